@@ -1,0 +1,141 @@
+"""The command line. Nothing heavy is imported before a command needs it."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from eval_core import __version__
+from eval_core.errors import CalledOffError, ConcordError
+
+app = typer.Typer(
+    name="concord",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Evaluate a language model on one process or a thousand: the same number, bit for bit, with the proof.\n\n"
+    "`concord run SPEC.yaml` does everything; the steps are commands of their own: plan, work, reduce, verify, report.",
+)
+
+SpecPath = Annotated[Path, typer.Argument(help="The spec, a YAML file; `concord spec` prints one to start from.")]
+RunUri = Annotated[str, typer.Option("--run", help="The run's storage: a folder, or s3://, gs://, az://.")]
+Nproc = Annotated[
+    int, typer.Option("--nproc", min=1, help="Processes on this machine. Any number gives the same bits.")
+]
+
+
+@app.command()
+def run(
+    spec: SpecPath,
+    run: Annotated[
+        str | None,
+        typer.Option("--run", help="The run's storage: a folder, or s3://, gs://, az://. Default: runs/NAME-DIGEST."),
+    ] = None,
+    nproc: Nproc = 1,
+) -> None:
+    """Plan, work, reduce, verify and report. Called again, it resumes: what is committed is not computed twice."""
+    from eval_core.run import run_spec
+
+    raise typer.Exit(run_spec(spec, run, nproc))
+
+
+@app.command()
+def resume(run: RunUri, nproc: Nproc = 1) -> None:
+    """Go on with a run that has a plan, on any number of processes."""
+    from eval_core.run import resume_run
+
+    raise typer.Exit(resume_run(run, nproc))
+
+
+@app.command()
+def plan(spec: SpecPath, run: RunUri) -> None:
+    """Turn a spec into a plan: requests, micro-batches, shards. Knows nothing of the number of processes."""
+    from eval_core.run import plan_spec
+
+    plan_spec(spec, run)
+
+
+@app.command()
+def work(run: RunUri) -> None:
+    """Compute what is missing. Under torchrun this is one rank; alone it does everything."""
+    from eval_core.work.worker import work as work_on
+
+    work_on(run)
+
+
+@app.command()
+def reduce(run: RunUri) -> None:
+    """Reduce the committed shards to the numbers, exactly."""
+    from eval_core.run import reduce_step
+
+    reduce_step(run)
+
+
+@app.command()
+def verify(run: RunUri) -> None:
+    """Check the run: coverage, digests, exactness, replay, precision. Exit code 1 when a check fails."""
+    from eval_core.run import verify_step
+
+    raise typer.Exit(verify_step(run))
+
+
+@app.command()
+def report(run: RunUri) -> None:
+    """Write results.json, samples, report.md and report.html."""
+    from eval_core.run import report_step
+
+    report_step(run)
+
+
+@app.command()
+def compare(
+    left: Annotated[str, typer.Argument(help="A reduced run.")],
+    right: Annotated[str, typer.Argument(help="Another one.")],
+) -> None:
+    """Compare two runs bit by bit. Exit code 1 where they differ."""
+    from eval_core.run import compare_runs
+
+    raise typer.Exit(compare_runs(left, right))
+
+
+@app.command()
+def spec() -> None:
+    """Print every key of a spec with its default and its meaning."""
+    from eval_core.spec_yaml import example_spec
+
+    typer.echo(example_spec(), nl=False)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"concord {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Entry point of the `concord` command: a user's mistake is one line, never a traceback."""
+    try:
+        app()
+    except CalledOffError as error:
+        sys.exit(error.exit_code)
+    except ConcordError as error:
+        print(f"error: {error}", file=sys.stderr, flush=True)
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,188 @@
+"""A model as files: where they are, what is in them and what a forward pass costs. Loads no weights."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from eval_core.canonical import digest_json
+from eval_core.errors import ModelError
+
+_WEIGHTS = ("*.safetensors", "*.safetensors.index.json")
+_PICKLES = ("pytorch_model*.bin", "*.pt", "*.pth", "*.ckpt")
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
+_EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "embed_in.weight", "word_embeddings.weight")
+_HEADS = ("lm_head.weight", "embed_out.weight")
+_READ_BYTES = 1 << 22
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelShape:
+    """What of a model's config the plan needs.
+
+    Attributes:
+        body_parameters: parameters of all layers, without the embedding and the head.
+        hidden_size, num_layers, vocab_size: of the architecture; vocab_size is the rows of the embedding.
+        max_positions: tokens that the positions reach, or None where the config doesn't say.
+        total_parameters: all of them.
+    """
+
+    body_parameters: int
+    hidden_size: int
+    num_layers: int
+    vocab_size: int
+    max_positions: int | None
+    total_parameters: int
+
+    def cost(self, rows: int, length: int, scored: int) -> int:
+        """FLOPs of one forward pass of int[rows, length] tokens whose head runs on `scored` positions.
+
+        Two for each parameter and token, 4 * length * hidden for each layer and token in attention.
+        """
+        linear = 2 * self.body_parameters * rows * length
+        attention = 4 * rows * length * length * self.hidden_size * self.num_layers
+        return linear + attention + 2 * self.vocab_size * self.hidden_size * scored
+
+
+def resolve_model(model: str, revision: str, base: Path) -> Path:
+    """The folder of `model`: a path (relative to `base`) or a hub name, which is fetched.
+
+    Raises:
+        ModelError: there is no such folder, and no such model on the hub or no way to reach it.
+    """
+    folder = (base / model).expanduser()
+    if folder.is_dir():
+        return folder.resolve()
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", model) or model.startswith("."):
+        raise ModelError(f"model '{model}': there is no folder {folder}, and it is no hub name (OWNER/MODEL)")
+    from huggingface_hub import snapshot_download
+
+    try:
+        patterns = [*_WEIGHTS, *_PICKLES, "*.json", "*.model", "*.txt", "*.jinja"]
+        return Path(snapshot_download(model, revision=revision, allow_patterns=patterns))
+    except Exception as error:
+        reason = str(error).strip().split("\n", 1)[0]
+        raise ModelError(
+            f"model '{model}': there is no folder {folder}, and it can't be fetched from the hub ({reason}); "
+            "give the path of a local copy"
+        ) from error
+
+
+def weight_files(folder: Path, *, allow_pickle: bool) -> list[Path]:
+    """The weights in `folder`, by name.
+
+    Raises:
+        ModelError: there are none, or only pickles and those are not allowed.
+    """
+    safe = _glob(folder, _WEIGHTS)
+    if any(f.suffix == ".safetensors" for f in safe):
+        return safe
+    pickles = _glob(folder, _PICKLES)
+    if not pickles:
+        raise ModelError(f"{folder}: no weights here (no *.safetensors)")
+    if not allow_pickle:
+        raise ModelError(
+            f"{folder}: only pickle weights ({pickles[0].name}), which can run code when they are loaded; convert them to "
+            "safetensors, or say `allow_pickle: true` if you trust their source"
+        )
+    return pickles
+
+
+def manifest(folder: Path, files: Iterable[Path]) -> dict[str, dict[str, Any]]:
+    """name -> {size in bytes, sha256} of the weights and the config."""
+    wanted = sorted({*files, folder / "config.json"})
+    return {f.name: {"size": f.stat().st_size, "sha256": hash_file(f)} for f in wanted}
+
+
+def hash_file(path: Path) -> str:
+    """SHA-256 of the file's bytes."""
+    state = hashlib.sha256()
+    with path.open("rb") as stream:
+        while block := stream.read(_READ_BYTES):
+            state.update(block)
+    return state.hexdigest()
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """config.json of `folder`.
+
+    Raises:
+        ModelError: it is missing or isn't JSON.
+    """
+    path = folder / "config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ModelError(f"{folder}: no config.json, so this is no model folder") from error
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path}: can't be read: {error}") from error
+    return config if isinstance(config, dict) else {}
+
+
+def read_shape(folder: Path, files: Iterable[Path]) -> ModelShape:
+    """Sizes of the model in `folder`, from its config and the headers of its weights.
+
+    Raises:
+        ModelError: a size is missing, or the embedding doesn't have the rows that the config promises.
+    """
+    config = read_config(folder)
+    text_config = config.get("text_config", config)
+
+    def size(*names: str) -> int | None:
+        found = [text_config[name] for name in names if isinstance(text_config.get(name), int)]
+        return found[0] if found else None
+
+    hidden = size("hidden_size", "n_embd", "d_model")
+    layers = size("num_hidden_layers", "n_layer", "num_layers")
+    vocab = size("vocab_size")
+    if hidden is None or layers is None or vocab is None:
+        raise ModelError(f"{folder}/config.json: hidden_size, num_hidden_layers or vocab_size is missing")
+    shapes = _tensor_shapes(files)
+    embedding = next((s for name, s in shapes.items() if name.endswith(_EMBEDDINGS)), None)
+    if embedding is not None and embedding[0] != vocab:
+        raise ModelError(
+            f"{folder}: config.json says vocab_size {vocab}, the weights have {embedding[0]} embeddings; "
+            "take the config that belongs to these weights"
+        )
+    outside = sum(math.prod(s) for name, s in shapes.items() if name.endswith(_EMBEDDINGS + _HEADS))
+    total = sum(math.prod(s) for s in shapes.values())
+    body = total - outside if shapes else 12 * layers * hidden * hidden
+    return ModelShape(
+        body_parameters=body,
+        hidden_size=hidden,
+        num_layers=layers,
+        vocab_size=vocab,
+        max_positions=size("max_position_embeddings", "n_positions", "max_seq_len"),
+        total_parameters=total or body + vocab * hidden,
+    )
+
+
+def tokenizer_digest(folder: Path) -> str:
+    """One digest over the tokenizer's files."""
+    return digest_json({f.name: hash_file(f) for f in _glob(folder, _TOKENIZER_FILES)})
+
+
+def _tensor_shapes(files: Iterable[Path]) -> dict[str, list[int]]:
+    """Name -> shape of every tensor in the safetensors files, from their headers alone."""
+    from safetensors import SafetensorError, safe_open
+
+    shapes: dict[str, list[int]] = {}
+    for path in files:
+        if path.suffix != ".safetensors":
+            continue
+        try:
+            with safe_open(path, framework="numpy") as opened:
+                shapes |= {name: opened.get_slice(name).get_shape() for name in opened.keys()}  # noqa: SIM118
+        except (SafetensorError, OSError) as error:
+            raise ModelError(f"{path}: not a whole safetensors file ({error}); fetch it again") from error
+    return shapes
+
+
+def _glob(folder: Path, patterns: Iterable[str]) -> list[Path]:
+    return sorted({f for pattern in patterns for f in folder.glob(pattern)})

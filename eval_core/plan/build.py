@@ -1,0 +1,186 @@
+"""Build the plan of a spec: the one place where text becomes tokens."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from eval_core.canonical import canonical_json
+from eval_core.errors import ModelError, SpecError
+from eval_core.model_files import (
+    ModelShape,
+    manifest,
+    read_shape,
+    resolve_model,
+    tokenizer_digest,
+    weight_files,
+)
+from eval_core.plan.cut import (
+    choose_audited,
+    cut_micro_batches,
+    cut_shards,
+    order_by_length,
+    remove_duplicates,
+)
+from eval_core.plan.types import ExampleTable, Int32, Int64, ItemTable, Plan, RequestTable
+from eval_core.spec import EvalSpec, PerplexityTask, Task
+from eval_core.tasks.documents import read_documents
+from eval_core.tasks.examples import Example, RequestBuffer
+from eval_core.tasks.multiple_choice import build_multiple_choice
+from eval_core.tasks.perplexity import build_perplexity
+from eval_core.tokenizer import Tokenizer, load_tokenizer
+
+
+def build_plan(spec: EvalSpec, base: Path) -> Plan:
+    """The plan of `spec`, whose relative paths start at `base`.
+
+    Raises:
+        UsageError: data, model or spec can't be used; each message names what and the way out.
+    """
+    folder = resolve_model(spec.model, spec.revision, base)
+    weights = weight_files(folder, allow_pickle=spec.allow_pickle)
+    shape = read_shape(folder, weights)
+    tokenizer = load_tokenizer(folder)
+    max_length = _max_length(spec, shape)
+
+    gathered = _Gathered()
+    for number, task in enumerate(spec.tasks):
+        for example in _task_examples(task, base, tokenizer, max_length, spec.seed):
+            gathered.add(number, example)
+    return gathered.plan(
+        spec=spec,
+        shape=shape,
+        model={
+            "files": manifest(folder, weights),
+            "vocab_size": shape.vocab_size,
+            "total_parameters": shape.total_parameters,
+            "max_length": max_length,
+        },
+        tokenizer=tokenizer_digest(folder),
+        locations={"model": str(folder), "base": str(base.resolve())},
+    )
+
+
+def _max_length(spec: EvalSpec, shape: ModelShape) -> int:
+    max_length = spec.max_length or shape.max_positions
+    if max_length is None:
+        raise SpecError("the model's config doesn't say how many positions it has; give `max_length` in the spec")
+    if shape.max_positions is not None and max_length > shape.max_positions:
+        raise SpecError(f"max_length {max_length} is more than the model's {shape.max_positions} positions")
+    for task in spec.tasks:
+        if isinstance(task, PerplexityTask) and (task.window or 0) > max_length:
+            raise SpecError(f"task '{task.name}': window {task.window} is more than max_length {max_length}")
+        if isinstance(task, PerplexityTask) and (task.stride or 0) > (task.window or max_length):
+            raise SpecError(f"task '{task.name}': stride {task.stride} is more than the window, {max_length}")
+    return max_length
+
+
+def _task_examples(task: Task, base: Path, tokenizer: Tokenizer, max_length: int, seed: int) -> Iterator[Example]:
+    if isinstance(task, PerplexityTask):
+        return build_perplexity(task, read_documents(base / task.data, task.limit), tokenizer, max_length, seed)
+    documents = read_documents(base / task.data, None if task.num_fewshot else task.limit)
+    pool = read_documents(base / task.fewshot_data, None) if task.fewshot_data else documents
+    return build_multiple_choice(task, documents[: task.limit], pool, tokenizer, max_length, seed)
+
+
+class _Gathered:
+    """Collects examples in flat columns, then cuts them into a plan."""
+
+    def __init__(self) -> None:
+        self.requests = RequestBuffer()
+        self.item_example = array("q")
+        self.item_first = array("i")
+        self.item_links = array("q")
+        self.characters = array("i")
+        self.bytes = array("i")
+        self.numbers: dict[str, array[int]] = {
+            name: array("q") for name in ("task", "gold", "truncated", "rejoined", "words", "bytes", "seed")
+        }
+        self.texts: dict[str, list[str]] = {"documents": [], "prompts": [], "targets": []}
+
+    def add(self, task: int, example: Example) -> None:
+        row = len(self.texts["documents"])
+        for name, column in self.numbers.items():
+            column.append(task if name == "task" else getattr(example, name))
+        self.texts["documents"].append(canonical_json(example.fields).decode("utf-8", "surrogatepass"))
+        self.texts["prompts"].append(example.prompt)
+        self.texts["targets"].append(canonical_json(example.targets).decode("utf-8", "surrogatepass"))
+        for position, item in enumerate(example.items):
+            self.item_example.append(row)
+            self.item_first.append(position == 0)
+            self.item_links.append(len(item))
+            for request in item:
+                self.requests.append(request.tokens, request.n_scored)
+                self.characters.append(request.characters)
+                self.bytes.append(request.bytes)
+
+    def plan(
+        self,
+        *,
+        spec: EvalSpec,
+        shape: ModelShape,
+        model: dict[str, Any],
+        tokenizer: str,
+        locations: dict[str, Any],
+    ) -> Plan:
+        tokens = np.array(self.requests.tokens, dtype=np.int32)
+        lengths = np.array(self.requests.lengths, dtype=np.int64)
+        n_scored = np.array(self.requests.scored, dtype=np.int32)
+        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        if tokens.max() >= shape.vocab_size:
+            raise ModelError(
+                f"the tokenizer gives token id {tokens.max()}, the weights have {shape.vocab_size} embeddings; "
+                "take the tokenizer that belongs to these weights"
+            )
+        unique = remove_duplicates(tokens, offsets, n_scored)
+        item_of_request = np.repeat(np.arange(len(self.item_links)), self.item_links)
+        groups = item_of_request[unique.kept]
+        inputs = lengths[unique.kept] - 1
+        order = order_by_length(inputs, groups)
+        place = np.empty(len(order), dtype=np.int64)
+        place[order] = np.arange(len(order))
+        rows = unique.kept[order]
+        first_request, padded = cut_micro_batches(
+            inputs[order], groups[order], tokens=spec.batch.tokens, multiple=spec.batch.pad_to_multiple
+        )
+        padded = np.minimum(padded, model["max_length"]).astype(np.int32)
+        micro_batches = cut_shards(first_request, padded, n_scored[rows], shape, spec.batch.shard_cost)
+        return Plan(
+            spec=spec,
+            model=model,
+            tokenizer=tokenizer,
+            requests=_take(tokens, offsets, n_scored, rows),
+            micro_batches=micro_batches,
+            items=ItemTable(
+                example=np.array(self.item_example, dtype=np.int64),
+                first=np.array(self.item_first, dtype=np.int32),
+                link_offsets=np.concatenate([[0], np.cumsum(self.item_links)]).astype(np.int64),
+                link_request=place[unique.index],
+                link_characters=np.array(self.characters, dtype=np.int32),
+                link_bytes=np.array(self.bytes, dtype=np.int32),
+            ),
+            examples=self.example_table(),
+            audited=choose_audited(len(micro_batches), spec.audit.micro_batches, spec.seed),
+            n_requested=len(lengths),
+            locations=locations,
+        )
+
+    def example_table(self) -> ExampleTable:
+        wide = {"bytes", "seed"}
+        numbers: dict[str, Any] = {
+            name: np.array(column, dtype=np.int64 if name in wide else np.int32)
+            for name, column in self.numbers.items()
+        }
+        return ExampleTable(**numbers, **self.texts)  # type: ignore[arg-type]
+
+
+def _take(tokens: Int32, offsets: Int64, n_scored: Int32, rows: Int64) -> RequestTable:
+    """The requests at `rows`, in that order."""
+    lengths = (offsets[1:] - offsets[:-1])[rows]
+    starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    source = np.repeat(offsets[rows] - starts[:-1], lengths) + np.arange(starts[-1])
+    return RequestTable(tokens=tokens[source], offsets=starts, n_scored=n_scored[rows])

@@ -1,0 +1,115 @@
+"""From requests in document order to micro-batches and shards. Pure functions on columns."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from dataclasses import dataclass
+
+import numpy as np
+
+from eval_core.model_files import ModelShape
+from eval_core.plan.types import Int32, Int64, MicroBatchTable
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unique:
+    """Requests without duplicates.
+
+    Attributes:
+        kept: int64, rows of the requests that stay, in the order of first use.
+        index: int64[n], for every request the place in `kept` of the one that answers it.
+    """
+
+    kept: Int64
+    index: Int64
+
+
+def remove_duplicates(tokens: Int32, offsets: Int64, n_scored: Int32) -> Unique:
+    """Identical requests (same tokens, same number scored) are computed once."""
+    seen: dict[tuple[bytes, int], int] = {}
+    kept: list[int] = []
+    index = np.empty(len(n_scored), dtype=np.int64)
+    bounds = offsets.tolist()
+    for i, scored in enumerate(n_scored.tolist()):
+        key = (tokens[bounds[i] : bounds[i + 1]].tobytes(), scored)
+        place = seen.setdefault(key, len(kept))
+        if place == len(kept):
+            kept.append(i)
+        index[i] = place
+    return Unique(kept=np.array(kept, dtype=np.int64), index=index)
+
+
+def order_by_length(lengths: Int64, groups: Int64) -> Int64:
+    """int64: requests, longest group first; a group (the answers of one question) stays together.
+
+    `groups` is the group of each request, ascending. Ties keep the order of the documents.
+    """
+    starts = np.flatnonzero(np.diff(groups, prepend=-1))
+    longest = np.maximum.reduceat(lengths, starts)
+    sizes = np.diff(np.append(starts, len(groups)))
+    return np.lexsort((np.arange(len(groups)), np.repeat(-longest, sizes))).astype(np.int64)
+
+
+def cut_micro_batches(lengths: Int64, groups: Int64, *, tokens: int, multiple: int) -> tuple[Int64, Int32]:
+    """Cut ordered requests into micro-batches of at most `tokens` tokens, padding included.
+
+    A group is split only where it alone is too large. A request above the budget is a micro-batch of
+    its own.
+
+    Returns:
+        (int64[n + 1] first request of each micro-batch, int32[n] padded length of each).
+    """
+    edges = np.flatnonzero(np.diff(groups, prepend=-1, append=-1)).tolist()
+    inputs = lengths.tolist()
+    firsts: list[int] = [0]
+    padded: list[int] = []
+    longest = 0
+
+    def round_up(length: int) -> int:
+        return -(-length // multiple) * multiple
+
+    def close(at: int) -> None:
+        nonlocal longest
+        firsts.append(at)
+        padded.append(round_up(longest))
+        longest = 0
+
+    for start, stop in itertools.pairwise(edges):
+        widest = max(longest, *inputs[start:stop])
+        fits = (stop - firsts[-1]) * round_up(widest) <= tokens
+        if not fits and start > firsts[-1]:
+            close(start)
+        for i in range(start, stop):
+            if i > firsts[-1] and (i + 1 - firsts[-1]) * round_up(max(longest, inputs[i])) > tokens:
+                close(i)
+            longest = max(longest, inputs[i])
+    close(len(inputs))
+    return np.array(firsts, dtype=np.int64), np.array(padded, dtype=np.int32)
+
+
+def cut_shards(
+    first_request: Int64, length: Int32, n_scored: Int32, shape: ModelShape, shard_cost: int
+) -> MicroBatchTable:
+    """Price every micro-batch and put consecutive ones together up to `shard_cost` FLOPs."""
+    rows = np.diff(first_request)
+    scored = np.add.reduceat(n_scored.astype(np.int64), first_request[:-1])
+    cost = [shape.cost(*each) for each in zip(rows.tolist(), length.tolist(), scored.tolist(), strict=True)]
+    firsts, total = [0], 0
+    for i, flops in enumerate(cost):
+        if i > firsts[-1] and total + flops > shard_cost:
+            firsts.append(i)
+            total = 0
+        total += flops
+    return MicroBatchTable(
+        first_request=first_request,
+        length=length,
+        cost=np.array(cost, dtype=np.int64),
+        first_of_shard=np.array([*firsts, len(cost)], dtype=np.int64),
+    )
+
+
+def choose_audited(n_batches: int, wanted: int, seed: int) -> Int64:
+    """int64: a sample of `wanted` micro-batches without replacement, ascending; all where there are fewer."""
+    chosen = random.Random(f"{seed} audit").sample(range(n_batches), min(wanted, n_batches))
+    return np.array(sorted(chosen), dtype=np.int64)

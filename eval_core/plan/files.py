@@ -1,0 +1,138 @@
+"""The plan on storage: Parquet for the columns, JSON for the rest. The digest covers neither file's bytes."""
+
+from __future__ import annotations
+
+import io
+import json
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, get_type_hints
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from eval_core.errors import CorruptFileError, RunMismatchError
+from eval_core.plan.types import (
+    PLAN_FORMAT,
+    ExampleTable,
+    ItemTable,
+    MicroBatchTable,
+    Plan,
+    RequestTable,
+    columns,
+)
+from eval_core.spec import to_plain
+from eval_core.spec_yaml import parse_spec
+from eval_core.storage import Store
+
+HEAD_KEY = "plan/plan.json"
+_TABLES: dict[str, type] = {
+    "requests": RequestTable,
+    "micro_batches": MicroBatchTable,
+    "items": ItemTable,
+    "examples": ExampleTable,
+}
+
+
+def save_plan(plan: Plan, store: Store) -> bool:
+    """Write `plan` to the run's storage; False where the same plan is there already.
+
+    The head is written last and created, not overwritten, so a run has one plan for ever.
+
+    Raises:
+        RunMismatchError: the run holds another plan.
+    """
+    existing = store.get(HEAD_KEY)
+    if existing is None:
+        for name in _TABLES:
+            for column, values in columns(getattr(plan, name)).items():
+                store.put(_column_key(plan, name, column), _to_parquet(values))
+        head = {
+            "format": PLAN_FORMAT,
+            "digest": plan.digest,
+            "identity": plan.identity,
+            "spec": to_plain(plan.spec),
+            "n_requested": plan.n_requested,
+            "locations": dict(plan.locations),
+        }
+        if store.put_new(HEAD_KEY, json.dumps(head, indent=1, ensure_ascii=False).encode("utf-8", "surrogatepass")):
+            return True
+        existing = store.require(HEAD_KEY, "it was there a moment ago; is something clearing this run?")
+    found = _head(existing, store)["digest"]
+    if found != plan.digest:
+        raise RunMismatchError(
+            f"{store.uri} holds another plan: digest {found[:16]} there, {plan.digest[:16]} from this spec; "
+            "give another --run, or the spec, data and model that the run was started with"
+        )
+    return False
+
+
+def load_plan(store: Store) -> Plan:
+    """The plan of a run, its digest checked against its content.
+
+    Raises:
+        StorageError: the run has no plan.
+        CorruptFileError: a file of the plan is damaged.
+    """
+    head = _head(store.require(HEAD_KEY, "make the plan first: concord plan SPEC --run URI"), store)
+    spec = parse_spec(json.dumps(head["spec"]), f"{store.uri}/{HEAD_KEY}")
+    tables = {name: _load_table(store, head["digest"], name, cls) for name, cls in _TABLES.items()}
+    plan = Plan(
+        spec=spec,
+        model=head["identity"]["model"],
+        tokenizer=head["identity"]["tokenizer"],
+        audited=np.array(head["identity"]["audited"], dtype=np.int64),
+        n_requested=head["n_requested"],
+        locations=head["locations"],
+        **tables,
+    )
+    if plan.digest != head["digest"]:
+        raise CorruptFileError(
+            f"{store.uri}: the plan's content has digest {plan.digest[:16]}, its head says {head['digest'][:16]}; "
+            "a file below plan/ was altered: restore it, or start a new run"
+        )
+    return plan
+
+
+def model_folder(plan: Plan) -> Path:
+    """Where the model was found when the plan was made."""
+    return Path(plan.locations["model"])
+
+
+def _head(data: bytes, store: Store) -> dict[str, Any]:
+    try:
+        head: dict[str, Any] = json.loads(data)
+        wanted = head["format"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorruptFileError(f"{store.uri}/{HEAD_KEY}: not the head of a plan; start a new run") from error
+    if wanted != PLAN_FORMAT:
+        raise RunMismatchError(
+            f"{store.uri}: the plan has format {wanted}, this version reads {PLAN_FORMAT}; use the version that wrote it"
+        )
+    return head
+
+
+def _column_key(plan: Plan, table: str, column: str) -> str:
+    return f"plan/{plan.digest[:16]}/{table}.{column}.parquet"
+
+
+def _load_table(store: Store, digest: str, name: str, cls: type) -> Any:
+    hints = get_type_hints(cls)
+    values = {}
+    for f in fields(cls):
+        key = f"plan/{digest[:16]}/{name}.{f.name}.parquet"
+        data = store.require(key, "the plan is not whole; start a new run")
+        try:
+            column = pq.read_table(io.BytesIO(data))["value"]
+        except (pa.ArrowException, KeyError) as error:
+            raise CorruptFileError(f"{store.uri}/{key}: damaged ({error}); restore it, or start a new run") from error
+        values[f.name] = column.to_pylist() if hints[f.name] == list[str] else column.to_numpy()
+    return cls(**values)
+
+
+def _to_parquet(values: Any) -> bytes:
+    array = pa.array(values, type=pa.large_string()) if isinstance(values, list) else pa.array(values)
+    sink = io.BytesIO()
+    pq.write_table(pa.table({"value": array}), sink, compression="zstd")
+    return sink.getvalue()

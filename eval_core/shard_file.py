@@ -1,0 +1,137 @@
+"""A committed shard: what was computed (digested, the same on every machine) and by whom (not part of that)."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from eval_core.canonical import canonical_json, digest_json, little_endian
+from eval_core.errors import CorruptFileError
+from eval_core.metrics.score import Float32, Float64
+from eval_core.metrics.states import State, states_from_json, states_to_json
+
+SHARD_FORMAT = 1
+SHARDS = "shards"
+BAD = "bad"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardResult:
+    """What a shard's micro-batches gave.
+
+    Attributes:
+        plan: digest of the plan.
+        shard: its id.
+        nll: the scored tokens of the shard's requests, in their order, in nats; float32, or float64 in a
+            shard of the reference.
+        states: of the items whose requests all lie in this shard; empty in audit shards.
+    """
+
+    plan: str
+    shard: str
+    nll: Float32 | Float64
+    states: Mapping[str, State]
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "plan": self.plan,
+            "shard": self.shard,
+            "dtype": self.nll.dtype.name,
+            "nll": base64.b64encode(little_endian(self.nll)).decode("ascii"),
+            "states": states_to_json(self.states),
+        }
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> ShardResult:
+        dtype: Literal["<f4", "<f8"] = "<f8" if data["dtype"] == "float64" else "<f4"
+        nll = np.frombuffer(base64.b64decode(data["nll"]), dtype=dtype)
+        return cls(
+            plan=data["plan"],
+            shard=data["shard"],
+            nll=nll.astype(nll.dtype.newbyteorder("=")),
+            states=states_from_json(data["states"]),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Provenance:
+    """Who computed a shard, where and when. Times are Unix seconds."""
+
+    attempt: str
+    rank: int
+    world_size: int
+    host: str
+    node: int
+    device: str
+    started: float
+    finished: float
+    tokens: int
+
+    @property
+    def worker(self) -> str:
+        """The process, as one string."""
+        return f"{self.attempt}:{self.rank}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardFile:
+    """A shard as it lies on storage."""
+
+    result: ShardResult
+    digest: str
+    provenance: Provenance
+
+
+def shard_key(shard: str) -> str:
+    """Where a shard is committed."""
+    return f"{SHARDS}/{shard}.json"
+
+
+def shard_of_key(key: str) -> str:
+    """The shard id of a key that `shard_key` made."""
+    return key.removeprefix(f"{SHARDS}/").removesuffix(".json")
+
+
+def encode_shard(result: ShardResult, provenance: Provenance) -> tuple[bytes, str]:
+    """(the file's bytes, the result's digest)."""
+    content = result.to_json()
+    origin = {name: getattr(provenance, name) for name in provenance.__dataclass_fields__}
+    digest = digest_json(content)
+    head = {
+        "format": SHARD_FORMAT,
+        "result_digest": digest,
+        "provenance_digest": digest_json(origin),
+        "result": content,
+        "provenance": origin,
+    }
+    return canonical_json(head), digest
+
+
+def decode_shard(data: bytes, key: str) -> ShardFile:
+    """The shard in `data`, every digest checked; `key` stands in messages.
+
+    Raises:
+        CorruptFileError: the file is torn or altered, or was written by another version.
+    """
+    try:
+        content = json.loads(data)
+        if content["format"] != SHARD_FORMAT:
+            raise CorruptFileError(f"{key}: format {content['format']}, this version reads {SHARD_FORMAT}")
+        fits = (
+            digest_json(content["result"]) == content["result_digest"]
+            and digest_json(content["provenance"]) == content["provenance_digest"]
+        )
+        if not fits:
+            raise CorruptFileError(f"{key}: the content doesn't fit its digest")
+        return ShardFile(
+            result=ShardResult.from_json(content["result"]),
+            digest=content["result_digest"],
+            provenance=Provenance(**content["provenance"]),
+        )
+    except (ValueError, KeyError, TypeError, UnicodeDecodeError) as error:
+        raise CorruptFileError(f"{key}: not a whole shard file") from error

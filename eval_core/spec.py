@@ -1,0 +1,182 @@
+"""What to evaluate: the whole of a user's input, as frozen values with their defaults and meanings.
+
+Everything that can change a bit of a result is a field here with a fixed default, and is part of the
+run's identity; nothing of that kind is chosen at run time. The sections `work` and `report` are not part of it:
+they say how to go about the work, not what it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from typing import Any, Literal
+
+DType = Literal["float32", "bfloat16", "float16", "float64"]
+
+
+def key(doc: str, default: Any = MISSING) -> Any:
+    """A field of the spec with its meaning; without `default` it must be given."""
+    return field(default=default, metadata={"doc": doc})
+
+
+def section(cls: type, doc: str) -> Any:
+    """A nested section whose keys all have defaults."""
+    return field(default_factory=cls, metadata={"doc": doc})
+
+
+@dataclass(frozen=True, kw_only=True)
+class PerplexityTask:
+    """Rolling log-likelihood of whole documents: token_ppl, word_ppl, byte_ppl, bits_per_byte, loss."""
+
+    type: Literal["perplexity"] = key("the kind of task")
+    name: str = key("the task's name in every table")
+    data: str = key("a JSONL file, relative to the spec")
+    text: str = key("the field that holds the document", "text")
+    window: int | None = key("tokens of a window; none: max_length", None)
+    stride: int | None = key(
+        "tokens by which a window moves on; each token is scored once, with at least window - stride + 1 "
+        "tokens of context; none: window",
+        None,
+    )
+    bos: Literal["auto", "always", "never"] = key(
+        "what the first token is conditioned on. always: the BOS token; auto: that, or EOS where there is none; never doubled "
+        "where the text has it. never: nothing, so the first token of a document is not scored",
+        "auto",
+    )
+    limit: int | None = key("the first so many documents only", None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MultipleChoiceTask:
+    """The answer with the highest log-likelihood: acc, acc_norm (per character), acc_bytes."""
+
+    type: Literal["multiple_choice"] = key("the kind of task")
+    name: str = key("the task's name in every table")
+    data: str = key("a JSONL file, relative to the spec")
+    prompt: str = key("the prompt, with {field} for a field of the example")
+    choices: str = key("the field that holds the list of answers", "choices")
+    answer: str = key("the field that holds the right answer's index, from 0", "answer")
+    delimiter: str = key("what stands between prompt and answer", " ")
+    num_fewshot: int = key("solved examples before the prompt, drawn by a seed of (task, example)", 0)
+    fewshot_data: str | None = key("a JSONL file to draw them from; none: the other examples of `data`", None)
+    fewshot_separator: str = key("what stands between solved examples", "\n\n")
+    bos: Literal["auto", "always", "never"] = key(
+        "whether the BOS token stands before the prompt. auto: as the tokenizer does by itself", "auto"
+    )
+    limit: int | None = key("the first so many examples only", None)
+
+
+Task = PerplexityTask | MultipleChoiceTask
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compute:
+    """How the model is computed; each of these changed bits when it was measured."""
+
+    device: Literal["cpu", "cuda"] = key("where the model runs", "cpu")
+    dtype: DType = key("of weights and activations; log-softmax and sums are never below float32", "float32")
+    threads: int = key("CPU threads of a process; 1 is also what torchrun gives", 1)
+    attention: Literal["sdpa", "eager"] = key("the attention implementation", "sdpa")
+    head_rows: int = key("positions of a chunk in the language-model head", 256)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Batch:
+    """How requests become micro-batches and shards; never by the number of ranks."""
+
+    tokens: int = key("tokens of a micro-batch, padding included", 2048)
+    pad_to_multiple: int = key("a micro-batch is padded to a multiple of this", 8)
+    shard_cost: int = key(
+        "FLOPs of a shard, the unit of claim and of commit (one CPU core does about 1e11 a second, a GPU 1e14)",
+        1_000_000_000_000,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Audit:
+    """Which part of the work is done twice, to be compared."""
+
+    micro_batches: int = key("micro-batches, drawn by the seed, to be replayed and computed in the reference dtype", 6)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Precision:
+    """When the measured error of the run's dtype fails the run."""
+
+    reference: Literal["auto", "float64", "float32"] = key(
+        "dtype of the reference; auto: float64 where a float64 copy of the model takes at most reference_memory, "
+        "float32 otherwise",
+        "auto",
+    )
+    reference_memory: int = key("bytes that a process may spend on the reference's weights", 32_000_000_000)
+    tolerance: float = key("relative error of the summed log-likelihood that is still accepted", 0.001)
+    confidence: float = key("of the interval of that error", 0.95)
+    max_flips: int | None = key("answers that the reference may change; none: reported, not judged", None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """How the ranks go about the work; not part of the identity."""
+
+    sync_every: int = key("micro-batches between two publications of a rank's running state", 8)
+    stall_timeout: float = key("seconds without a sign of life after which a rank counts as stalled", 600.0)
+    progress_interval: float = key("seconds between two lines of progress", 10.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """How uncertain the numbers are said to be; not part of the identity."""
+
+    bootstrap: int = key("resamples for the standard error of what is not a mean", 1000)
+    worst_samples: int = key("samples of each kind shown in the report", 10)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalSpec:
+    """One evaluation."""
+
+    name: str = key("the evaluation's name: letters, digits, '-', '_' and '.'")
+    model: str = key("a folder in the Hugging Face layout, relative to the spec, or a hub name as OWNER/MODEL")
+    revision: str = key("of a hub model", "main")
+    allow_pickle: bool = key("accept weights in pickle files, which can run code when they are loaded", False)
+    max_length: int | None = key("tokens the model sees at most; none: what its config says", None)
+    seed: int = key("of everything that is drawn", 1234)
+    tasks: tuple[Task, ...] = key("what to evaluate")
+    compute: Compute = section(Compute, "how the model is computed")
+    batch: Batch = section(Batch, "how the work is cut")
+    audit: Audit = section(Audit, "what is done twice")
+    precision: Precision = section(Precision, "what error fails the run")
+    work: Work = section(Work, "how the ranks work")
+    report: Report = section(Report, "how the report is made")
+
+
+_NOT_IDENTITY = {"name", "model", "revision", "allow_pickle", "work", "report", "data", "fewshot_data"}
+"""Paths are not part of the identity: the content they lead to is."""
+
+
+def identity(value: Any) -> Any:
+    """The part of a spec that can change a result, as plain JSON.
+
+    Task names stay in it (they seed what is drawn); files and models enter it by digest elsewhere.
+    """
+    if is_dataclass(value):
+        top = isinstance(value, EvalSpec)
+        return {
+            f.name: identity(getattr(value, f.name))
+            for f in fields(value)
+            if f.name not in _NOT_IDENTITY or (f.name == "name" and not top)
+        }
+    if isinstance(value, tuple):
+        return [identity(v) for v in value]
+    return repr(value) if isinstance(value, float) else value
+
+
+def to_plain(value: Any) -> Any:
+    """The spec as JSON-able mappings and lists, every key given."""
+    if is_dataclass(value):
+        return {f.name: to_plain(getattr(value, f.name)) for f in fields(value)}
+    return [to_plain(v) for v in value] if isinstance(value, tuple) else value
+
+
+def required(f: Field[Any]) -> bool:
+    """Whether a spec must give `f`."""
+    return f.default is MISSING and f.default_factory is MISSING

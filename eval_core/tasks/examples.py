@@ -1,0 +1,73 @@
+"""What a task's examples become: the one shape that every kind of task is planned in."""
+
+from __future__ import annotations
+
+import hashlib
+from array import array
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """Tokens of which the last `n_scored` are scored, each given those before it.
+
+    Attributes:
+        tokens: at most max_length + 1 ids; the model reads all but the last.
+        n_scored: how many, from the end; at least 1.
+        characters, bytes: length of the scored text where a metric needs it (answers of a multiple choice).
+    """
+
+    tokens: list[int]
+    n_scored: int
+    characters: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Example:
+    """One document of a task, with everything that its metrics and its sample need.
+
+    Attributes:
+        fields: the document as it was read.
+        prompt: what the model was given as context (empty for rolling log-likelihood).
+        targets: the texts that are scored.
+        gold: index of the right answer, or -1.
+        seed: what was drawn for this example came from this.
+        words, bytes: size of the document (perplexity only).
+        truncated: tokens cut from the left because they did not fit.
+        rejoined: answers encoded by themselves, because a token spans the join with the prompt.
+        items: the requests, grouped: a metric counts an item when all its requests are done. A window
+            is an item of its own; the answers of a multiple choice are one item together.
+    """
+
+    fields: dict[str, Any]
+    prompt: str
+    targets: list[str]
+    gold: int
+    seed: int
+    words: int
+    bytes: int
+    truncated: int
+    rejoined: int
+    items: list[list[Request]]
+
+
+@dataclass
+class RequestBuffer:
+    """Requests in flat columns, for a million of them."""
+
+    tokens: array[int] = field(default_factory=lambda: array("i"))
+    lengths: array[int] = field(default_factory=lambda: array("i"))
+    scored: array[int] = field(default_factory=lambda: array("i"))
+
+    def append(self, tokens: list[int], n_scored: int) -> None:
+        self.tokens.extend(tokens)
+        self.lengths.append(len(tokens))
+        self.scored.append(n_scored)
+
+
+def example_seed(seed: int, task: str, index: int) -> int:
+    """A seed for one example, of 63 bits: depends on the task's name and the index, on nothing else."""
+    data = f"{seed}\0{task}\0{index}".encode()
+    return int.from_bytes(hashlib.sha256(data).digest()[:8], "little") >> 1

@@ -1,0 +1,73 @@
+"""Text to token ids, in batches and in parallel; the BOS token explicit and never doubled."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tokenizers import Tokenizer as FastTokenizer
+
+from eval_core.errors import ModelError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tokenizer:
+    """A tokenizer and what it says of its special tokens.
+
+    Attributes:
+        bos, eos: their ids, or None where the tokenizer has none.
+        adds_bos: whether it puts BOS before a text by itself.
+    """
+
+    fast: FastTokenizer
+    bos: int | None
+    eos: int | None
+    adds_bos: bool
+
+    def encode_batch(self, texts: list[str]) -> list[list[int]]:
+        """Token ids of each text, without special tokens of the tokenizer's own."""
+        return [encoding.ids for encoding in self.fast.encode_batch_fast(texts, add_special_tokens=False)]
+
+    def vocab_size(self) -> int:
+        """Entries, added tokens included."""
+        return int(self.fast.get_vocab_size(with_added_tokens=True))
+
+
+def load_tokenizer(folder: Path) -> Tokenizer:
+    """The tokenizer in `folder`.
+
+    Raises:
+        ModelError: there is no tokenizer.json, or it can't be read.
+    """
+    path = folder / "tokenizer.json"
+    if not path.is_file():
+        raise ModelError(
+            f"{folder}: no tokenizer.json; load the tokenizer with transformers (AutoTokenizer) and save_pretrained() it here"
+        )
+    try:
+        fast = FastTokenizer.from_file(str(path))
+    except Exception as error:
+        raise ModelError(f"{path}: can't be read: {error}") from error
+    fast.no_padding()
+    fast.no_truncation()
+    config: dict[str, Any] = {}
+    for name in ("special_tokens_map.json", "tokenizer_config.json"):
+        if (folder / name).is_file():
+            config |= json.loads((folder / name).read_text(encoding="utf-8"))
+    bos = _special_id(fast, config, "bos_token")
+    said = config.get("add_bos_token")
+    adds = bos is not None and fast.encode("a", add_special_tokens=True).ids[:1] == [bos]
+    return Tokenizer(
+        fast=fast,
+        bos=bos,
+        eos=_special_id(fast, config, "eos_token"),
+        adds_bos=adds if said is None else bool(said) and bos is not None,
+    )
+
+
+def _special_id(fast: FastTokenizer, config: dict[str, Any], name: str) -> int | None:
+    token = config.get(name)
+    content = token.get("content") if isinstance(token, dict) else token
+    return fast.token_to_id(content) if isinstance(content, str) else None

@@ -1,0 +1,166 @@
+"""The board that the ranks of one attempt share: tickets, owners, running states, signs of life.
+
+It is the rendezvous store (a TCPStore; torchrun prefixes its keys by the attempt), so no collective stands on
+the path of the work, and ranks never wait for each other to get some.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+from torch._C._distributed_c10d import HashStore
+from torch.distributed.rendezvous import rendezvous
+
+from eval_core.errors import CalledOffError, WorkerError
+from eval_core.work.place import Place
+
+_POLL = 0.05
+_ABORT = "abort"
+
+
+def open_store(place: Place, timeout: float) -> Any:
+    """The store that the launcher provides, or one in memory for a process that is alone."""
+    if not place.launched:
+        return HashStore()
+    store, _, _ = next(rendezvous("env://", place.rank, place.world_size))
+    store.set_timeout(timedelta(seconds=timeout))
+    return store
+
+
+class Board:
+    """One attempt's shared state, as seen by one rank."""
+
+    def __init__(self, store: Any, place: Place, stall_timeout: float) -> None:
+        self.store = store
+        self.place = place
+        self.stall_timeout = stall_timeout
+        self._beats = 0
+        if place.rank == 0:
+            attempt = time.strftime("%Y%m%dT%H%M%S", time.gmtime()) + "-" + uuid.uuid4().hex[:8]
+            self._set("attempt", attempt)
+        self.attempt: str = self._get("attempt")
+
+    def publish(self, name: str, value: Any) -> None:
+        """Set `name` to a JSON value, for everyone."""
+        self._set(name, value)
+
+    def read(self, name: str) -> Any:
+        """The value of `name`; waits until someone publishes it.
+
+        Raises:
+            WorkerError: nobody did within the stall timeout, or the attempt was called off.
+        """
+        self.wait_for([name], f"rank {self.place.rank} waited for '{name}'")
+        return self._get(name)
+
+    def read_all(self, name: str) -> list[Any]:
+        """The values of `name/RANK` of all ranks; each must have been published."""
+        keys = [f"{name}/{rank}" for rank in range(self.place.world_size)]
+        return [json.loads(value) for value in self._multi_get(keys)]
+
+    def ticket(self) -> int:
+        """The next number, from 0; each is given once."""
+        return int(self.store.add("ticket", 1)) - 1
+
+    def claim(self, shard: str) -> bool:
+        """Whether this rank is the first to ask for `shard`."""
+        return int(self.store.add(f"claim/{shard}", 1)) == 1
+
+    def beat(self) -> None:
+        """A sign of life: called after each micro-batch, so a rank that hangs inside one is found."""
+        self._beats += 1
+        self._set(f"beat/{self.place.rank}", self._beats)
+
+    def call_off(self, reason: str) -> None:
+        """End the attempt for everyone."""
+        self._set(_ABORT, reason)
+
+    def wait_for(self, names: Sequence[str], doing: str) -> None:
+        """Wait until all `names` are published, or the attempt is called off, or the stall timeout is over."""
+        deadline = time.monotonic() + self.stall_timeout
+        while not self.store.check(list(names)):
+            self._stop_if_called_off()
+            if time.monotonic() > deadline:
+                raise WorkerError(
+                    f"{doing} for {self.stall_timeout:.0f} s in vain; start again, what was committed is kept"
+                )
+            time.sleep(_POLL)
+
+    def meet(self, name: str, report: Any, idle: Callable[[], None]) -> None:
+        """Wait until every rank is here; each leaves a `report` for `read_all(name)`.
+
+        Rank 0 watches the others' signs of life and the others watch rank 0, so that thousands don't
+        all poll thousands of keys. `idle` is called about ten times a second.
+
+        Raises:
+            WorkerError: a rank gave no sign of life for the stall timeout; it is named.
+        """
+        self._set(f"{name}/{self.place.rank}", report)
+        everyone = range(self.place.world_size)
+        watch = _Watch(self.stall_timeout)
+        while not self._all_here(name):
+            self._stop_if_called_off()
+            self.beat()
+            late = [r for r in everyone if not self.store.check([f"{name}/{r}"])] if self.place.rank == 0 else [0]
+            if stalled := watch.stalled(self._beats_of([r for r in late if r != self.place.rank])):
+                reason = (
+                    f"no sign of life from rank {', '.join(map(str, stalled))} for {self.stall_timeout:.0f} s; the attempt ends, "
+                    "start again on any number of ranks (work.stall_timeout in the spec gives more patience)"
+                )
+                self.call_off(reason)
+                raise WorkerError(reason)
+            idle()
+            time.sleep(2 * _POLL)
+        if self.place.rank == 0:
+            self._set(f"{name}/all", True)
+
+    def leave(self) -> None:
+        """Say goodbye; rank 0, whose process may hold the store, stays until all did."""
+        self._set(f"bye/{self.place.rank}", True)
+        if self.place.rank == 0:
+            self.wait_for([f"bye/{r}" for r in range(self.place.world_size)], "rank 0 waited for the others to leave")
+
+    def _all_here(self, name: str) -> bool:
+        if self.place.rank == 0:
+            return bool(self.store.check([f"{name}/{r}" for r in range(self.place.world_size)]))
+        return bool(self.store.check([f"{name}/all"]))
+
+    def _beats_of(self, ranks: list[int]) -> dict[int, int]:
+        known = [r for r in ranks if self.store.check([f"beat/{r}"])]
+        values = self._multi_get([f"beat/{r}" for r in known]) if known else []
+        return dict.fromkeys(ranks, 0) | {r: json.loads(v) for r, v in zip(known, values, strict=True)}
+
+    def _stop_if_called_off(self) -> None:
+        if self.store.check([_ABORT]):
+            raise CalledOffError(self._get(_ABORT))
+
+    def _set(self, name: str, value: Any) -> None:
+        self.store.set(name, json.dumps(value))
+
+    def _get(self, name: str) -> Any:
+        return json.loads(self.store.get(name))
+
+    def _multi_get(self, keys: list[str]) -> list[bytes]:
+        if self.store.has_extended_api():
+            return list(self.store.multi_get(keys))
+        return [self.store.get(key) for key in keys]
+
+
+class _Watch:
+    """Remembers when each rank's count of beats last moved, by this process's own clock."""
+
+    def __init__(self, timeout: float) -> None:
+        self.timeout = timeout
+        self.moved: dict[int, tuple[int, float]] = {}
+
+    def stalled(self, beats: dict[int, int]) -> list[int]:
+        now = time.monotonic()
+        for rank, count in beats.items():
+            if self.moved.get(rank, (-1, now))[0] != count:
+                self.moved[rank] = (count, now)
+        return [rank for rank in beats if now - self.moved[rank][1] > self.timeout]

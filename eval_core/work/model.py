@@ -1,0 +1,164 @@
+"""Load a causal language model so that its head can be run on chosen positions only."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from eval_core.errors import ModelError
+from eval_core.spec import Compute
+
+_PROBE_TOKENS = 8
+_PROBE_TOLERANCE = 2e-2
+
+
+@dataclass(frozen=True, kw_only=True)
+class Model:
+    """A model in two parts.
+
+    Attributes:
+        body: int64[B, L] token ids -> hidden states [B, L, hidden], causal, without a mask: what
+            stands right of a token, padding included, can't reach it.
+        head: hidden states [N, hidden] -> logits [N, vocab] in float32 (float64 for a float64 model).
+        device: where both run.
+    """
+
+    body: Callable[[torch.Tensor], torch.Tensor]
+    head: Callable[[torch.Tensor], torch.Tensor]
+    device: torch.device
+
+
+def set_up_compute(compute: Compute, local_rank: int) -> torch.device:
+    """Fix everything that could change bits behind the spec's back; returns this rank's device.
+
+    Raises:
+        ModelError: the spec says cuda and there is none for this rank.
+    """
+    torch.set_num_threads(compute.threads)
+    torch.set_grad_enabled(False)
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cudnn.benchmark = False
+    if compute.device == "cpu":
+        return torch.device("cpu")
+    if local_rank >= torch.cuda.device_count():
+        raise ModelError(
+            f"compute.device is cuda, but this node has {torch.cuda.device_count()} GPUs and local rank {local_rank} needs its own; "
+            "start fewer processes, or say `device: cpu`"
+        )
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    torch.cuda.set_device(local_rank)
+    return torch.device("cuda", local_rank)
+
+
+def load_model(folder: Path, compute: Compute, dtype: str, device: torch.device, *, allow_pickle: bool) -> Model:
+    """The model in `folder`, in `dtype`.
+
+    Raises:
+        ModelError: transformers can't load it, or its logits are not its head applied to its last hidden states.
+    """
+    import transformers
+
+    quiet: Any = transformers.utils.logging
+    quiet.set_verbosity_error()
+    quiet.disable_progress_bar()
+    try:
+        loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype=getattr(torch, dtype),
+            attn_implementation=compute.attention,
+            use_safetensors=None if allow_pickle else True,
+            local_files_only=True,
+        )
+    except (OSError, ValueError, RuntimeError, KeyError, ImportError) as error:
+        raise ModelError(f"{folder}: can't be loaded: {str(error).strip().split(chr(10), 1)[0]}") from error
+    loaded = loaded.to(device).eval()
+    wide = dtype == "float64"
+
+    def body(tokens: torch.Tensor) -> torch.Tensor:
+        with torch.inference_mode(), _widened(wide):
+            hidden: torch.Tensor = loaded.base_model(input_ids=tokens, use_cache=False).last_hidden_state
+            return hidden
+
+    embeddings = loaded.get_output_embeddings()
+    if embeddings is None:
+        raise ModelError(f"{folder}: this architecture has no language-model head")
+    adjust = _logit_adjustment(loaded.config)
+
+    def head(hidden: torch.Tensor) -> torch.Tensor:
+        with torch.inference_mode():
+            logits = embeddings(hidden)
+            return adjust(logits if wide else logits.float())
+
+    model = Model(body=body, head=head, device=device)
+    _probe(loaded, model, wide, folder)
+    return model
+
+
+def free(device: torch.device) -> None:
+    """Give back the memory of models that are no longer referenced."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+
+
+def _logit_adjustment(config: Any) -> Callable[[torch.Tensor], torch.Tensor]:
+    """What an architecture does to its logits after the head, by its config (Gemma 2, Cohere, Granite)."""
+    settings = config.to_dict()
+    cap = settings.get("final_logit_softcapping")
+    factor = settings.get("logit_scale")
+    divisor = settings.get("logits_scaling")
+
+    def adjust(logits: torch.Tensor) -> torch.Tensor:
+        if factor:
+            logits = logits * factor
+        if divisor:
+            logits = logits / divisor
+        return cap * torch.tanh(logits / cap) if cap else logits
+
+    return adjust
+
+
+def _probe(loaded: Any, model: Model, wide: bool, folder: Path) -> None:
+    """Prove on a few tokens that head(body(x)) is what the whole model computes."""
+    tokens = torch.arange(1, 1 + _PROBE_TOKENS, device=model.device)[None] % int(
+        loaded.config.get_text_config().vocab_size
+    )
+    with torch.inference_mode(), _widened(wide):
+        whole = loaded(input_ids=tokens, use_cache=False).logits[0].double()
+    parts = model.head(model.body(tokens)[0]).double()
+    if parts.shape != whole.shape or not torch.allclose(
+        parts, whole, rtol=_PROBE_TOLERANCE, atol=_PROBE_TOLERANCE, equal_nan=True
+    ):
+        raise ModelError(
+            f"{folder}: the logits of this architecture ({type(loaded).__name__}) are not its head applied to its last hidden "
+            "states; it is not supported yet"
+        )
+
+
+class _Widened(TorchFunctionMode):
+    """Reads every float32 that a model's code asks for as float64, so that the reference is float64 throughout.
+
+    Norms and rotary embeddings of many architectures compute in float32 whatever the dtype of the model.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        def widen(value: Any) -> Any:
+            return torch.float64 if value is torch.float32 else value
+
+        if func is torch.Tensor.float:
+            func = torch.Tensor.double
+        named = {name: widen(value) for name, value in (kwargs or {}).items()}
+        return func(*map(widen, args), **named)
+
+
+def _widened(wide: bool) -> Any:
+    import contextlib
+
+    return _Widened() if wide else contextlib.nullcontext()

@@ -1,0 +1,271 @@
+"""One rank of an attempt: claim, compute, commit, until nothing is missing; then meet the others."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from eval_core.errors import CalledOffError, ConcordError, ModelError, WorkerError
+from eval_core.metrics.score import Scores, initial_states, score_items
+from eval_core.metrics.states import State, merge_states, states_to_json
+from eval_core.model_files import hash_file
+from eval_core.plan.files import load_plan, model_folder
+from eval_core.plan.types import Plan, ShardKind, parse_shard_id, shard_id
+from eval_core.shard_file import Provenance, ShardResult
+from eval_core.storage import Store
+from eval_core.work.agenda import Agenda, draw_up
+from eval_core.work.allreduce import Member, all_reduce, arrange
+from eval_core.work.board import Board, open_store
+from eval_core.work.commit import commit_shard, scan_committed
+from eval_core.work.environment import describe_environment
+from eval_core.work.forward import score_micro_batch
+from eval_core.work.live import Live
+from eval_core.work.model import Model, free, load_model, set_up_compute
+from eval_core.work.place import Place, read_place
+from eval_core.work.vectors import pack, unpack
+
+ATTEMPTS = "attempts"
+
+
+def work(uri: str) -> None:
+    """Do this rank's part of what is missing in the run at `uri`.
+
+    Raises:
+        ConcordError: the plan, the storage, the model or another rank stands in the way.
+    """
+    place = read_place()
+    store = Store(uri)
+    plan = load_plan(store)
+    shared = open_store(place, plan.spec.work.stall_timeout)
+    board = Board(shared, place, plan.spec.work.stall_timeout)
+    try:
+        _attempt(store, plan, board, shared, place)
+    except CalledOffError:
+        raise
+    except ConcordError as error:
+        board.call_off(f"rank {place.rank}: {error}")
+        raise
+
+
+def _attempt(store: Store, plan: Plan, board: Board, shared: Any, place: Place) -> None:
+    live = Live(store, plan, board)
+    try:
+        if place.rank == 0:
+            store.probe()
+            committed = scan_committed(store, plan, board.attempt)
+            agenda = draw_up(plan, committed)
+            live.begin(committed, agenda)
+            board.publish("agenda", agenda.to_json())
+        agenda = Agenda(**board.read("agenda"))
+        device = set_up_compute(plan.spec.compute, place.local_rank)
+        _check_weights(plan, board)
+        worker = Worker(store, plan, board, live, agenda, device)
+        worker.run()
+        board.meet("done", {"node": place.node, "device": str(device)}, idle=live.look_round)
+        _reduce_over_ranks(store, plan, board, shared, worker, live)
+        board.leave()
+    finally:
+        live.close()
+
+
+class Worker:
+    """What one rank has done in this attempt.
+
+    Attributes:
+        states: exact states of the main shards that it committed.
+        committed: how often it committed each main shard (0 or 1), int64[n shards].
+        outcomes: how its commits ended.
+    """
+
+    def __init__(
+        self, store: Store, plan: Plan, board: Board, live: Live, agenda: Agenda, device: torch.device
+    ) -> None:
+        self.store = store
+        self.plan = plan
+        self.board = board
+        self.live = live
+        self.agenda = agenda
+        self.device = device
+        self.states: dict[str, State] = initial_states(plan)
+        self.committed = np.zeros(plan.n_shards, dtype=np.int64)
+        self.outcomes = {"committed": 0, "duplicate": 0, "violation": 0}
+        self.busy_seconds = 0.0
+        self._model: tuple[str, Model] | None = None
+
+    def run(self) -> None:
+        """Claim and compute until nothing is left: main shards first, then replays, then the reference."""
+        for number in self._main_claims():
+            self._do("main", number)
+        for number in self._replay_claims():
+            self._do("replay", number)
+        for number in self.agenda.reference:
+            if self.board.claim(shard_id("reference", number)):
+                self._do("reference", number)
+        self._model = None
+        free(self.device)
+        self._record()
+
+    def _main_claims(self) -> Iterator[int]:
+        while (ticket := self.board.ticket()) < len(self.agenda.main):
+            number = self.agenda.main[ticket]
+            self.board.publish(f"author/{number}", self._name)
+            yield number
+
+    def _replay_claims(self) -> Iterator[int]:
+        """Replays whose original is another process's; one's own only where there is no other."""
+        for number in self.agenda.replay:
+            original = int(self.plan.main_shard_of_batch[number])
+            author = self.agenda.authors.get(shard_id("main", original))
+            if author is None:
+                author = self.board.read(f"author/{original}")
+            own = author == self._name and self.board.place.world_size > 1
+            if not own and self.board.claim(shard_id("replay", number)):
+                yield number
+
+    @property
+    def _name(self) -> str:
+        return f"{self.board.attempt}:{self.board.place.rank}"
+
+    def _do(self, kind: ShardKind, number: int) -> None:
+        shard = shard_id(kind, number)
+        model = self._load(self.plan.reference_dtype if kind == "reference" else self.plan.spec.compute.dtype)
+        requests = self.plan.shard_requests(shard)
+        started = time.time()
+        parts: list[Any] = []
+        for batch in self.plan.shard_batches(shard):
+            parts.append(self._score(batch, model))
+            self.board.beat()
+            self.live.after_micro_batch(batch, lambda: self._with_unfinished(shard, parts))
+        nll = np.concatenate(parts)
+        scores = Scores.of(self.plan, requests, nll)
+        states = score_items(self.plan, self.plan.items_of(number), scores) if kind == "main" else {}
+        finished = time.time()
+        self.busy_seconds += finished - started
+        result = ShardResult(plan=self.plan.digest, shard=shard, nll=nll, states=states)
+        outcome = commit_shard(self.store, result, self._provenance(started, finished, shard))
+        self.outcomes[outcome] += 1
+        if outcome == "violation":
+            self.live.say(f"determinism violation: {shard} differs from what is committed; see violations/ in the run")
+        if kind == "main" and outcome == "committed":
+            self.committed[number] = 1
+            self.states = merge_states(self.states, states)
+        self.live.after_shard(self.plan.shard_cost(shard), self.states)
+
+    def _score(self, batch: int, model: Model) -> Any:
+        try:
+            return score_micro_batch(self.plan, batch, model)
+        except (torch.OutOfMemoryError, RuntimeError) as error:
+            if not isinstance(error, torch.OutOfMemoryError) and "allocate memory" not in str(error):
+                raise
+            rows, length = (
+                len(self.plan.shard_requests(shard_id("replay", batch))),
+                int(self.plan.micro_batches.length[batch]),
+            )
+            raise WorkerError(
+                f"out of memory in a micro-batch of {rows} rows of {length} tokens; a smaller batch.tokens or compute.head_rows "
+                "makes a new plan that needs less"
+            ) from error
+
+    def _with_unfinished(self, shard: str, parts: list[Any]) -> dict[str, State]:
+        """The running states with what is done of an unfinished main shard."""
+        kind, number = parse_shard_id(shard)
+        if kind != "main":
+            return self.states
+        requests = self.plan.shard_requests(shard)
+        batches = self.plan.shard_batches(shard)
+        stop = int(self.plan.micro_batches.first_request[batches.start + len(parts)])
+        done = range(requests.start, stop)
+        items = self.plan.items_of(number)
+        finished = items[self.plan.last_request[items] < stop]
+        return merge_states(
+            self.states, score_items(self.plan, finished, Scores.of(self.plan, done, np.concatenate(parts)))
+        )
+
+    def _load(self, dtype: str) -> Model:
+        """The model in `dtype`; only one is held at a time, and none by a rank that finds no work."""
+        if self._model is None or self._model[0] != dtype:
+            self._model = None
+            free(self.device)
+            folder, spec = model_folder(self.plan), self.plan.spec
+            model = load_model(folder, spec.compute, dtype, self.device, allow_pickle=spec.allow_pickle)
+            self._model = (dtype, model)
+            self.board.beat()
+        return self._model[1]
+
+    def _provenance(self, started: float, finished: float, shard: str) -> Provenance:
+        place = self.board.place
+        lengths, rows = self.plan.micro_batches.length, np.diff(self.plan.micro_batches.first_request)
+        batches = self.plan.shard_batches(shard)
+        return Provenance(
+            attempt=self.board.attempt,
+            rank=place.rank,
+            world_size=place.world_size,
+            host=place.host,
+            node=place.node,
+            device=str(self.device),
+            started=started,
+            finished=finished,
+            tokens=int((lengths * rows)[batches.start : batches.stop].sum()),
+        )
+
+    def _record(self) -> None:
+        record = {
+            "rank": self.board.place.rank,
+            "world_size": self.board.place.world_size,
+            "host": self.board.place.host,
+            "node": self.board.place.node,
+            "outcomes": self.outcomes,
+            "busy_seconds": self.busy_seconds,
+            "environment": describe_environment(self.device),
+        }
+        key = f"{ATTEMPTS}/{self.board.attempt}/rank-{self.board.place.rank:05d}.json"
+        self.store.put_new(key, json.dumps(record, indent=1).encode())
+
+
+def _check_weights(plan: Plan, board: Board) -> None:
+    """Prove, once on each node, that the model here is the one that was planned."""
+    place = board.place
+    if place.local_rank == 0:
+        folder = model_folder(plan)
+        for name, expected in plan.model["files"].items():
+            path = folder / name
+            if not path.is_file():
+                raise ModelError(f"{path}: missing on {place.host}; every node needs the model at this path")
+            if path.stat().st_size != expected["size"] or hash_file(path) != expected["sha256"]:
+                raise ModelError(
+                    f"{path}: not the file that was planned (its digest differs); restore it, or start a new run"
+                )
+        board.publish(f"weights/{place.node}", True)
+    board.read(f"weights/{place.node}")
+
+
+def _reduce_over_ranks(store: Store, plan: Plan, board: Board, shared: Any, worker: Worker, live: Live) -> None:
+    place = board.place
+    members = [Member(rank=r, **said) for r, said in enumerate(board.read_all("done"))]
+    levels = arrange(members, place.rank)
+    started = time.time()
+    vector = pack(worker.states, worker.committed)
+    total = all_reduce(vector, levels, place.rank, shared, worker.device, plan.spec.work.stall_timeout)
+    if place.rank != 0:
+        return
+    states, covered = unpack(total, worker.states)
+    backends = f"{levels.backend_node} within nodes, {levels.backend_leaders} between them"
+    live.say(f"all-reduce over {place.world_size} ranks on {len(levels.leaders)} nodes: {backends}")
+    record = {
+        "attempt": board.attempt,
+        "plan": plan.digest,
+        "world_size": place.world_size,
+        "nodes": len(levels.leaders),
+        "backend_node": levels.backend_node,
+        "backend_leaders": levels.backend_leaders,
+        "seconds": time.time() - started,
+        "states": states_to_json(states),
+        "shards": np.flatnonzero(covered).tolist(),
+        "times_counted": sorted(set(covered[covered > 0].tolist())),
+    }
+    store.put_new(f"{ATTEMPTS}/{board.attempt}/allreduce.json", json.dumps(record).encode())
