@@ -2,19 +2,35 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from pathlib import Path
 
+from rich.console import Console
+
+from eval_core.errors import ConcordError, UsageError
 from eval_core.plan.build import build_plan
-from eval_core.plan.files import save_plan
+from eval_core.plan.files import load_plan, save_plan
 from eval_core.plan.types import Plan
+from eval_core.reduce import Loaded, Reduction, load_reduction, load_shards, reduce_run
+from eval_core.report.headline import headline, print_headline
+from eval_core.report.write import write_report
 from eval_core.spec_yaml import load_spec
 from eval_core.storage import Store
+from eval_core.verify.run import verify_run
+from eval_core.verify.types import Verification, load_verification
+from eval_core.work.launch import run_ranks
+
+_INTERRUPTED = 130
 
 
 def plan_spec(path: Path, uri: str | None) -> tuple[Plan, Store]:
-    """Plan the spec at `path` and write the plan to `uri` (None: `runs/NAME-DIGEST`)."""
+    """Plan the spec at `path` and write the plan to `uri` (None: `runs/NAME-DIGEST`).
+
+    Raises:
+        UsageError: spec, data or model can't be used, or `uri` holds another plan.
+    """
     started = time.monotonic()
     spec = load_spec(path)
     plan = build_plan(spec, path.resolve().parent)
@@ -29,6 +45,104 @@ def plan_spec(path: Path, uri: str | None) -> tuple[Plan, Store]:
     return plan, store
 
 
+def run_spec(path: Path, uri: str | None, nproc: int) -> int:
+    """All steps. Returns the exit code: 0, or 1 where a check fails."""
+    plan, store = plan_spec(path, uri)
+    return _work_and_finish(plan, store, nproc)
+
+
+def resume_run(uri: str, nproc: int) -> int:
+    """All steps after the plan, on what is missing. Returns the exit code of `run_spec`."""
+    store = Store(uri)
+    return _work_and_finish(load_plan(store), store, nproc)
+
+
+def reduce_step(uri: str) -> None:
+    """Reduce a run and say its digest."""
+    store = Store(uri)
+    plan = load_plan(store)
+    reduction = reduce_run(store, plan, load_shards(store, plan))
+    say(f"reduced {len(reduction.shards)} shards: {reduction.digest}")
+
+
+def verify_step(uri: str) -> int:
+    """Verify a run and list the checks. Returns the exit code: 0, or 1 where one fails."""
+    store = Store(uri)
+    plan = load_plan(store)
+    verification = verify_run(store, plan, load_shards(store, plan), load_reduction(store))
+    for check in verification.checks:
+        say(f"{check.status:>9}  {check.name}: {check.found}")
+        for line in check.details:
+            say(f"           {line}")
+    return _exit_code(verification)
+
+
+def report_step(uri: str) -> None:
+    """Write the report of a run that is reduced and verified."""
+    store = Store(uri)
+    plan = load_plan(store)
+    _report(plan, store, load_shards(store, plan), load_reduction(store), load_verification(store))
+
+
+def compare_runs(left: str, right: str) -> int:
+    """Compare two reduced runs bit by bit. Returns the exit code: 0 where they are equal, else 1."""
+    one, other = load_reduction(Store(left)), load_reduction(Store(right))
+    if one.digest == other.digest:
+        print(f"identical: {len(one.shards)} shards and every number, to the bit ({one.digest})")
+        return 0
+    if one.plan != other.plan:
+        print(f"different plans: {one.plan[:16]} and {other.plan[:16]}")
+    shards = [s for s in one.shards if other.shards.get(s) != one.shards[s]]
+    print(f"{len(shards)} of {len(one.shards)} shards differ" + (f", first {shards[0]}" if shards else ""))
+    for task, metrics in one.metrics.items():
+        for name, metric in metrics.items():
+            twin = other.metrics.get(task, {}).get(name)
+            if twin is None or twin.value.hex() != metric.value.hex():
+                print(f"{task} {name}: {metric.value!r} and {twin.value if twin else None!r}")
+    return 1
+
+
 def say(message: str) -> None:
     """A line for the user, on standard error."""
     print(message, file=sys.stderr, flush=True)
+
+
+def _work_and_finish(plan: Plan, store: Store, nproc: int) -> int:
+    resume = f"concord resume --run {shlex.quote(store.uri)} --nproc {nproc}"
+    try:
+        run_ranks(store.uri, nproc)
+    except KeyboardInterrupt:
+        say(f"\ninterrupted; what is committed is kept. Resume with:\n  {resume}")
+        return _INTERRUPTED
+    except UsageError:
+        raise
+    except ConcordError as error:
+        error.args = (f"{error}. What is committed is kept; resume with: {resume}",)
+        raise
+    loaded = load_shards(store, plan)
+    reduction = reduce_run(store, plan, loaded)
+    verification = verify_run(store, plan, loaded, reduction)
+    _report(plan, store, loaded, reduction, verification)
+    return _exit_code(verification)
+
+
+def _report(plan: Plan, store: Store, loaded: Loaded, reduction: Reduction, verification: Verification) -> None:
+    write_report(store, plan, loaded, reduction, verification)
+    print_headline(headline(plan, reduction, verification), Console())
+    failed = [check for check in verification.checks if check.status == "failed"]
+    for check in failed:
+        say(f"FAILED {check.name}: expected {check.expected}; found {check.found}")
+        for line in check.details:
+            say(f"       {line}")
+    passed = sum(check.status == "passed" for check in verification.checks)
+    say(f"verification: {verification.verdict}, {passed} of {len(verification.checks)} checks passed")
+    say(f"report: {_location(store, 'report.html')}")
+
+
+def _location(store: Store, key: str) -> str:
+    folder = store.local_path
+    return str(folder / key) if folder else f"{store.uri.rstrip('/')}/{key}"
+
+
+def _exit_code(verification: Verification) -> int:
+    return 1 if verification.verdict == "failed" else 0

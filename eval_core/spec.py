@@ -87,7 +87,7 @@ class Batch:
     pad_to_multiple: int = key("a micro-batch is padded to a multiple of this", 8)
     shard_cost: int = key(
         "FLOPs of a shard, the unit of claim and of commit (one CPU core does about 1e11 a second, a GPU 1e14)",
-        1_000_000_000_000,
+        200_000_000_000,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -89,10 +90,10 @@ def _choices(plan: Plan, items: Int64, scores: Scores) -> ChoiceState:
         state = state.merge(
             ChoiceState(
                 examples=len(answers.items),
-                correct=int((answers.chosen == answers.gold).sum()),
-                correct_norm=int((answers.chosen_norm == answers.gold).sum()),
-                correct_bytes=int((answers.chosen_bytes == answers.gold).sum()),
-                nonfinite=int((answers.chosen < 0).sum()),
+                correct=int(answers.correct("acc").sum()),
+                correct_norm=int(answers.correct("acc_norm").sum()),
+                correct_bytes=int(answers.correct("acc_bytes").sum()),
+                nonfinite=int((answers.chosen["acc"] < 0).sum()),
             )
         )
     return state
@@ -105,17 +106,21 @@ class Answers:
     Attributes:
         items: int64[n].
         gold: int64[n], the right answer.
-        log_likelihood: float64[n, answers], in nats.
-        chosen, chosen_norm, chosen_bytes: int64[n], the first answer with the highest log-likelihood, the
-            highest per character, per byte; -1 where a log-likelihood is not finite.
+        scores: metric (acc, acc_norm, acc_bytes) -> float64[n, answers]: log-likelihood in nats, per character,
+            per byte of UTF-8.
+        chosen: metric -> int64[n], the first answer with the highest score; -1 where a log-likelihood is not
+            finite.
     """
 
     items: Int64
     gold: Int64
-    log_likelihood: Float64
-    chosen: Int64
-    chosen_norm: Int64
-    chosen_bytes: Int64
+    scores: Mapping[str, Float64]
+    chosen: Mapping[str, Int64]
+
+    def correct(self, metric: str) -> npt.NDArray[np.bool_]:
+        """bool[n]: whether the right answer was chosen by `metric`."""
+        right: npt.NDArray[np.bool_] = self.chosen[metric] == self.gold
+        return right
 
 
 def choose_answers(plan: Plan, items: Int64, scores: Scores) -> list[Answers]:
@@ -132,18 +137,20 @@ def choose_answers(plan: Plan, items: Int64, scores: Scores) -> list[Answers]:
         flat = [scores.log_likelihood(r) for r in table.link_request[links].ravel().tolist()]
         values = np.array(flat, dtype=np.float64).reshape(links.shape)
         finite = np.isfinite(values).all(axis=1)
-
-        def best(array: Float64, finite: npt.NDArray[np.bool_] = finite) -> Int64:
-            return np.where(finite, array.argmax(axis=1), -1).astype(np.int64)
-
+        scored = {
+            "acc": values,
+            "acc_norm": _per(values, table.link_characters[links]),
+            "acc_bytes": _per(values, table.link_bytes[links]),
+        }
         groups.append(
             Answers(
                 items=chosen,
                 gold=plan.examples.gold[table.example[chosen]].astype(np.int64),
-                log_likelihood=values,
-                chosen=best(values),
-                chosen_norm=best(_per(values, table.link_characters[links])),
-                chosen_bytes=best(_per(values, table.link_bytes[links])),
+                scores=scored,
+                chosen={
+                    metric: np.where(finite, array.argmax(axis=1), -1).astype(np.int64)
+                    for metric, array in scored.items()
+                },
             )
         )
     return groups

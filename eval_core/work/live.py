@@ -73,6 +73,10 @@ class Live:
             self._publish(states())
         self.look_round()
 
+    def finish(self) -> None:
+        """Publish what this rank has done in all."""
+        self._publish(self.states)
+
     def after_shard(self, cost: int, states: Mapping[str, State]) -> None:
         """Count a shard; `states` are those of all main shards that this rank committed."""
         self.cost += cost

@@ -108,6 +108,7 @@ class Worker:
                 self._do("reference", number)
         self._model = None
         free(self.device)
+        self.live.finish()
         self._record()
 
     def _main_claims(self) -> Iterator[int]:
@@ -254,8 +255,9 @@ def _reduce_over_ranks(store: Store, plan: Plan, board: Board, shared: Any, work
     if place.rank != 0:
         return
     states, covered = unpack(total, worker.states)
-    backends = f"{levels.backend_node} within nodes, {levels.backend_leaders} between them"
-    live.say(f"all-reduce over {place.world_size} ranks on {len(levels.leaders)} nodes: {backends}")
+    if place.world_size > 1:
+        between = f", {levels.backend_leaders} between {len(levels.leaders)} nodes" if len(levels.leaders) > 1 else ""
+        live.say(f"all-reduce of {place.world_size} ranks: {levels.backend_node} within the node{between}")
     record = {
         "attempt": board.attempt,
         "plan": plan.digest,

@@ -1,0 +1,61 @@
+# make demo   evaluate a real model on real text with two processes, and open the report
+# make test   everything that must pass before a merge
+# make bench  speed and memory beside the lm-evaluation-harness (not part of the tests)
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+DATA := .data
+MODEL := $(DATA)/smollm2-135m-instruct
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: demo test check pytest bench install-demo install-dev data clean
+
+demo: install-demo $(MODEL)/model.safetensors $(DATA)/topics.jsonl
+	$(BIN)/concord run examples/demo.yaml --run runs/demo --nproc 2
+	@echo
+	@echo "Next: the same on one process, and the comparison, bit by bit:"
+	@echo "  $(BIN)/concord run examples/demo.yaml --run runs/demo-1 --nproc 1"
+	@echo "  $(BIN)/concord compare runs/demo runs/demo-1"
+
+test: check pytest
+
+check: install-dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+
+pytest: install-dev data
+	$(BIN)/pytest
+
+bench: install-dev data
+	$(BIN)/python benchmarks/bench.py
+
+data: $(MODEL)/model.safetensors $(DATA)/topics.jsonl $(DATA)/hindu_knowledge.jsonl
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/demo.stamp: $(VENV)/bin/python pyproject.toml constraints.txt
+	$(PIP) --editable . accelerate gguf
+	touch $@
+
+$(VENV)/dev.stamp: $(VENV)/bin/python pyproject.toml constraints.txt
+	$(PIP) --editable '.[dev]'
+	touch $@ $(VENV)/demo.stamp
+
+install-demo: $(VENV)/demo.stamp
+install-dev: $(VENV)/dev.stamp
+
+$(MODEL)/model.safetensors: | $(VENV)/demo.stamp
+	$(BIN)/python examples/fetch_model.py $(MODEL)
+
+$(DATA)/topics.jsonl: | $(VENV)/demo.stamp
+	$(BIN)/python examples/make_pydoc_tasks.py $(DATA)
+
+$(DATA)/hindu_knowledge.jsonl: | $(VENV)/demo.stamp
+	$(BIN)/python examples/fetch_bigbench.py $(DATA)
+
+clean:
+	rm -rf $(VENV) $(DATA) runs

@@ -1,0 +1,1 @@
+"""What a user gets of a run: results.json, samples, report.md, report.html, provenance.json."""
