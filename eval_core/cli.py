@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from eval_core import __version__
-from eval_core.errors import CalledOffError, ConcordError
+from eval_core.errors import ConcordError
 
 app = typer.Typer(
     name="concord",
@@ -21,7 +21,9 @@ app = typer.Typer(
 )
 
 SpecPath = Annotated[Path, typer.Argument(help="The spec, a YAML file; `concord spec` prints one to start from.")]
-RunUri = Annotated[str, typer.Option("--run", help="The run's storage: a folder, or s3://, gs://, az://.")]
+RunUri = Annotated[
+    str, typer.Option("--run", envvar="CONCORD_RUN", help="The run's storage: a folder, or s3://, gs://, az://.")
+]
 Nproc = Annotated[
     int, typer.Option("--nproc", min=1, help="Processes on this machine. Any number gives the same bits.")
 ]
@@ -60,7 +62,10 @@ def plan(spec: SpecPath, run: RunUri) -> None:
 
 @app.command()
 def work(run: RunUri) -> None:
-    """Compute what is missing. Under torchrun this is one rank; alone it does everything."""
+    """Compute what is missing. Under torchrun this is one rank; alone it does everything.
+
+    torchrun reads --run as its own --run-path, so give it CONCORD_RUN: CONCORD_RUN=URI torchrun ... -m eval_core.cli work
+    """
     from eval_core.work.worker import work as work_on
 
     work_on(run)
@@ -128,8 +133,6 @@ def main() -> None:
     """Entry point of the `concord` command: a user's mistake is one line, never a traceback."""
     try:
         app()
-    except CalledOffError as error:
-        sys.exit(error.exit_code)
     except ConcordError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         sys.exit(error.exit_code)

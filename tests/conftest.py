@@ -71,7 +71,7 @@ tasks:
   - {{name: docs, type: perplexity, data: {data}/documents.jsonl, window: 64, stride: 48}}
   - {{name: quiz, type: multiple_choice, data: {data}/questions.jsonl, prompt: "Q: {{input}}\\nA:"}}
 compute: {{dtype: {dtype}}}
-batch: {{tokens: 256, shard_cost: {shard_cost}}}
+batch: {{tokens: {tokens}, shard_cost: {shard_cost}}}
 audit: {{micro_batches: 4}}
 precision: {{tolerance: {tolerance}}}
 work: {{sync_every: 2, progress_interval: 0.5, stall_timeout: 60}}
@@ -84,15 +84,16 @@ def tiny_spec(tiny_model: Path, small_data: Path, tmp_path: Path) -> Callable[..
     """Write the spec of a run on the tiny model: `tiny_spec(dtype="bfloat16")`."""
 
     def write(
-        dtype: str = "float32", tolerance: float = 0.001, shard_cost: int = 50_000_000, model: Path | None = None
+        dtype: str = "float32",
+        tolerance: float = 0.001,
+        shard_cost: int = 50_000_000,
+        tokens: int = 256,
+        model: Path | None = None,
     ) -> Path:
         path = tmp_path / f"{dtype}.yaml"
-        path.write_text(
-            SPEC.format(
-                model=model or tiny_model, data=small_data, dtype=dtype, tolerance=tolerance, shard_cost=shard_cost
-            ),
-            encoding="utf-8",
-        )
+        values = {"dtype": dtype, "tolerance": tolerance, "shard_cost": shard_cost, "tokens": tokens}
+        text = SPEC.format(model=model or tiny_model, data=small_data, **values)
+        path.write_text(text, encoding="utf-8")
         return path
 
     return write

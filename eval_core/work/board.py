@@ -20,6 +20,7 @@ from eval_core.errors import CalledOffError, WorkerError
 from eval_core.work.place import Place
 
 _POLL = 0.05
+_READING_TIME = 1.0
 _ABORT = "abort"
 
 
@@ -64,7 +65,12 @@ class Board:
         return [json.loads(value) for value in self._multi_get(keys)]
 
     def ticket(self) -> int:
-        """The next number, from 0; each is given once."""
+        """The next number, from 0; each is given once.
+
+        Raises:
+            CalledOffError: the attempt was called off.
+        """
+        self._stop_if_called_off()
         return int(self.store.add("ticket", 1)) - 1
 
     def claim(self, shard: str) -> bool:
@@ -77,8 +83,10 @@ class Board:
         self._set(f"beat/{self.place.rank}", self._beats)
 
     def call_off(self, reason: str) -> None:
-        """End the attempt for everyone."""
+        """End the attempt for everyone. Rank 0, whose process may hold the board, leaves time to read why."""
         self._set(_ABORT, reason)
+        if self.place.rank == 0 and self.place.world_size > 1:
+            time.sleep(_READING_TIME)
 
     def wait_for(self, names: Sequence[str], doing: str) -> None:
         """Wait until all `names` are published, or the attempt is called off, or the stall timeout is over."""

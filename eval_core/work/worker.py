@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.distributed import DistError
 
 from eval_core.errors import CalledOffError, ConcordError, ModelError, WorkerError
 from eval_core.metrics.score import Scores, initial_states, score_items
@@ -41,15 +42,21 @@ def work(uri: str) -> None:
     place = read_place()
     store = Store(uri)
     plan = load_plan(store)
-    shared = open_store(place, plan.spec.work.stall_timeout)
-    board = Board(shared, place, plan.spec.work.stall_timeout)
     try:
-        _attempt(store, plan, board, shared, place)
-    except CalledOffError:
-        raise
-    except ConcordError as error:
-        board.call_off(f"rank {place.rank}: {error}")
-        raise
+        shared = open_store(place, plan.spec.work.stall_timeout)
+        board = Board(shared, place, plan.spec.work.stall_timeout)
+        try:
+            _attempt(store, plan, board, shared, place)
+        except CalledOffError:
+            raise
+        except ConcordError as error:
+            board.call_off(f"rank {place.rank}: {error}")
+            raise
+    except DistError as error:
+        reason = str(error).strip().split("\n", 1)[0]
+        raise CalledOffError(
+            f"rank {place.rank} lost the rendezvous store, so rank 0 or its node is gone: {reason}"
+        ) from error
 
 
 def _attempt(store: Store, plan: Plan, board: Board, shared: Any, place: Place) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import sys
@@ -22,8 +23,9 @@ def torchrun(run: Path, nodes: int, per_node: int) -> None:
             [
                 *(sys.executable, "-m", "torch.distributed.run", f"--nnodes={nodes}", f"--nproc-per-node={per_node}"),
                 *(f"--node-rank={node}", "--master-addr=127.0.0.1", f"--master-port={port}"),
-                *("-m", "eval_core.cli", "work", "--run", str(run)),
+                *("-m", "eval_core.cli", "work"),
             ],
+            env=os.environ | {"CONCORD_RUN": str(run)},
             stderr=subprocess.PIPE,
         )
         for node in range(nodes)

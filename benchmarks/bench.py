@@ -1,0 +1,269 @@
+"""Time and memory beside the lm-evaluation-harness, in one run on one machine: `make bench`.
+
+Same model, data, float32, one process of as many threads as the machine has cores; whole processes, start-up included.
+The harness runs at the best of a few batch sizes, tuned first on a part of each task (not counted). Concord runs with its defaults
+but for `compute.threads`, without the audit (the harness has none) and, in a row of its own, with it.
+
+Peak memory is counted above a process that has imported the same libraries and loaded the same weights, measured in the same run.
+The table goes to `benchmarks/README.md` with `--write`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+DATA = ROOT / ".data"
+MODEL = DATA / "smollm2-135m-instruct"
+README = ROOT / "benchmarks" / "README.md"
+BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One thing that both sides do.
+
+    Attributes:
+        name: for the table.
+        max_length: tokens the model sees.
+        tasks: names of the JSONL files in `.data`.
+        rolling: perplexity, or else multiple choice.
+        batch_sizes: that the harness is tuned over, on the first `tune_limit` examples.
+        time_target, memory_target: largest ratio to the harness that was promised, or None.
+    """
+
+    name: str
+    max_length: int
+    tasks: tuple[str, ...]
+    rolling: bool
+    batch_sizes: tuple[int, ...]
+    tune_limit: int
+    time_target: float
+    memory_target: float | None
+
+
+WORKLOADS = (
+    Workload(
+        "two BIG-bench multiple choices",
+        2048,
+        ("disambiguation_qa", "hindu_knowledge"),
+        False,
+        (4, 8, 16),
+        40,
+        0.60,
+        None,
+    ),
+    Workload("rolling pydoc topics", 1024, ("pydoc",), True, (1, 2), 6, 0.75, 0.25),
+)
+
+
+@dataclass(frozen=True)
+class Usage:
+    """Of a whole process and what it waited for: wall and CPU seconds, peak bytes of its largest process."""
+
+    wall: float
+    cpu: float
+    peak: int
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=["choices", "rolling"], help="one of the two workloads")
+    parser.add_argument("--limit", type=int, help="the first so many examples of each task, for a quick look")
+    parser.add_argument("--write", action="store_true", help="put the table into benchmarks/README.md")
+    options = parser.parse_args()
+    threads = os.cpu_count() or 1
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        rows = []
+        for workload in WORKLOADS:
+            if options.only in (None, "rolling" if workload.rolling else "choices"):
+                rows += measure(workload, folder, threads, options.limit)
+        rows.append(help_row(folder))
+    table = "\n".join([describe_machine(threads), "", *HEADER, *rows])
+    print(table)
+    if options.write:
+        text = README.read_text(encoding="utf-8")
+        head, _, rest = text.partition(BEGIN)
+        README.write_text(f"{head}{BEGIN}\n{table}\n{END}{rest.partition(END)[2]}", encoding="utf-8")
+
+
+HEADER = (
+    "| work | side | wall s | CPU s | ratio of wall | to reach | peak MB | above imports and weights | ratio | to reach |",
+    "| :-- | :-- | --: | --: | --: | --: | --: | --: | --: | --: |",
+)
+
+
+def measure(workload: Workload, folder: Path, threads: int, limit: int | None) -> list[str]:
+    """The rows of one workload."""
+    harness_tasks(workload, folder)
+    tuned = {
+        size: run(harness(workload, folder, size, workload.tune_limit), threads).wall for size in workload.batch_sizes
+    }
+    best = min(tuned, key=tuned.__getitem__)
+    log(f"{workload.name}: harness tuned over {tuned}: batch size {best}")
+    theirs = run(harness(workload, folder, best, limit), threads)
+    their_floor = run(
+        python("from lm_eval.models.huggingface import HFLM", f"HFLM({str(MODEL)!r}, dtype='float32', device='cpu')"),
+        threads,
+    )
+    our_floor = run(python("import torch, transformers, eval_core.work.worker", load_line()), threads)
+    rows = [row(workload, f"lm-eval {metadata.version('lm-eval')}, batch size {best}", theirs, their_floor, None, None)]
+    for name, audit, nproc in (
+        ("concord", 0, 1),
+        ("concord, audit as by default", 6, 1),
+        (f"concord, {threads} processes", 0, threads),
+    ):
+        ours = run(concord(workload, folder, audit, nproc, threads, limit), threads)
+        judged = (theirs, their_floor)
+        rows.append(row(workload, name, ours, our_floor, judged, workload if name == "concord" else None))
+    return rows
+
+
+def row(
+    workload: Workload,
+    side: str,
+    usage: Usage,
+    floor: Usage,
+    other: tuple[Usage, Usage] | None,
+    target: Workload | None,
+) -> str:
+    above = max(usage.peak - floor.peak, 0)
+    time_ratio = memory_ratio = time_goal = memory_goal = ""
+    if other is not None:
+        time_ratio = f"{usage.wall / other[0].wall:.2f}"
+        memory_ratio = f"{above / max(other[0].peak - other[1].peak, 1):.2f}"
+    if target is not None:
+        time_goal = f"{target.time_target:.2f}"
+        memory_goal = f"{target.memory_target:.2f}" if target.memory_target else ""
+    line = (
+        f"| {workload.name} | {side} | {usage.wall:.1f} | {usage.cpu:.1f} | {time_ratio} | {time_goal} "
+        f"| {usage.peak / 1e6:.0f} | {above / 1e6:.0f} MB | {memory_ratio} | {memory_goal} |"
+    )
+    log(line)
+    return line
+
+
+def help_row(folder: Path) -> str:
+    """`concord --help`, the median of five."""
+    times = sorted(run([sys.executable, "-m", "eval_core.cli", "--help"], 1).wall for _ in range(5))
+    return f"| `concord --help` | concord | {times[2]:.2f} | | | 0.30 s | | | | |"
+
+
+def run(command: list[str], threads: int) -> Usage:
+    """Run a whole process; its output is kept from the terminal.
+
+    Raises:
+        SystemExit: it failed; its last words are printed.
+    """
+    environment = os.environ | {
+        "OMP_NUM_THREADS": str(threads),
+        "HF_HUB_OFFLINE": "1",
+        "HF_DATASETS_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "true",
+    }
+    started = time.monotonic()
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT, cwd=ROOT)
+        _, status, used = os.wait4(process.pid, 0)
+        wall = time.monotonic() - started
+        if status != 0:
+            output.seek(0)
+            raise SystemExit(f"{' '.join(command)} failed:\n{output.read().decode(errors='replace')[-3000:]}")
+    return Usage(wall=wall, cpu=used.ru_utime + used.ru_stime, peak=used.ru_maxrss * 1024)
+
+
+def harness_tasks(workload: Workload, folder: Path) -> None:
+    """The workload as task files of the harness."""
+    for task in workload.tasks:
+        common = {
+            "task": task,
+            "dataset_path": "json",
+            "dataset_kwargs": {"data_files": {"test": str(DATA / f"{task}.jsonl")}},
+            "test_split": "test",
+        }
+        if workload.rolling:
+            metrics = ("word_perplexity", "byte_perplexity", "bits_per_byte")
+            kind = {"output_type": "loglikelihood_rolling", "doc_to_text": "", "doc_to_target": "{{text}}"}
+        else:
+            metrics = ("acc", "acc_norm", "acc_bytes")
+            kind = {
+                "output_type": "multiple_choice",
+                "doc_to_text": "Q: {{input}}\nA:",
+                "doc_to_choice": "choices",
+                "doc_to_target": "answer",
+            }
+        text = json.dumps(common | kind | {"metric_list": [{"metric": metric} for metric in metrics]})
+        (folder / f"{task}.yaml").write_text(text, encoding="utf-8")
+
+
+def harness(workload: Workload, folder: Path, batch_size: int, limit: int | None) -> list[str]:
+    """The harness's command line."""
+    arguments = f"pretrained={MODEL},dtype=float32,max_length={workload.max_length}"
+    command = [sys.executable, "-m", "lm_eval", "run", "--model", "hf", "--model_args", arguments]
+    command += ["--tasks", ",".join(workload.tasks), "--include_path", str(folder), "--device", "cpu"]
+    command += ["--batch_size", str(batch_size)]
+    return command + (["--limit", str(limit)] if limit else [])
+
+
+def concord(workload: Workload, folder: Path, audit: int, nproc: int, threads: int, limit: int | None) -> list[str]:
+    """Our command line, on a new run."""
+    cut = f", limit: {limit}" if limit else ""
+    lines = [
+        f"  - {{name: {task}, data: {DATA}/{task}.jsonl, type: "
+        + ("perplexity" if workload.rolling else 'multiple_choice, prompt: "Q: {input}\\nA:"')
+        + cut
+        + "}"
+        for task in workload.tasks
+    ]
+    head = [f"name: bench\nmodel: {MODEL}\nmax_length: {workload.max_length}\ntasks:"]
+    tail = [f"compute: {{threads: {threads // nproc}}}\naudit: {{micro_batches: {audit}}}"]
+    spec = folder / f"bench-{audit}-{nproc}.yaml"
+    spec.write_text("\n".join(head + lines + tail), encoding="utf-8")
+    target = folder / f"run-{time.monotonic_ns()}"
+    return [sys.executable, "-m", "eval_core.cli", "run", str(spec), "--run", str(target), "--nproc", str(nproc)]
+
+
+def python(*lines: str) -> list[str]:
+    return [sys.executable, "-c", "\n".join(lines)]
+
+
+def load_line() -> str:
+    return (
+        "from eval_core.work.model import load_model; from eval_core.spec import Compute; from pathlib import Path;"
+        f"load_model(Path({str(MODEL)!r}), Compute(), 'float32', torch.device('cpu'), allow_pickle=False)"
+    )
+
+
+def describe_machine(threads: int) -> str:
+    cpu = next(
+        (
+            line.partition(":")[2].strip()
+            for line in Path("/proc/cpuinfo").read_text().splitlines()
+            if "model name" in line
+        ),
+        platform.machine(),
+    )
+    import torch
+
+    versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("torch", "transformers", "lm-eval"))
+    capability = torch.backends.cpu.get_cpu_capability()
+    return f"{time.strftime('%Y-%m-%d', time.gmtime())}, {threads} cores of {cpu} ({capability}), Python {platform.python_version()}, {versions}; float32."
+
+
+def log(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()
