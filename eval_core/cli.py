@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -66,6 +67,7 @@ def work(run: RunUri) -> None:
 
     torchrun reads --run as its own --run-path, so give it CONCORD_RUN: CONCORD_RUN=URI torchrun ... -m eval_core.cli work
     """
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # a lost store is said in one line, not in C++ frames
     from eval_core.work.worker import work as work_on
 
     work_on(run)

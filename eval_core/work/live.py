@@ -23,6 +23,8 @@ from eval_core.work.progress import (
     merge_published,
 )
 
+_LOOK_EVERY = 1.0
+
 
 class Live:
     """Counts what this rank does and publishes it; on rank 0, also merges and shows what all do."""
@@ -38,7 +40,8 @@ class Live:
         self.cost_before = self.shards_before = 0
         self.cost_total = sum(plan.shard_cost(shard) for shard in plan.shard_ids())
         self.looked = 0.0
-        self.shown = -1
+        self.kept = 0.0
+        self.kept_tokens = 0
         self.display: Display | None = None
         if board.place.rank == 0:
             for rank in range(board.place.world_size):
@@ -85,16 +88,24 @@ class Live:
         self.look_round()
 
     def look_round(self) -> None:
-        """On rank 0, at most every second: merge what is published, keep it and show it."""
-        if self.display is None or time.monotonic() - self.looked < min(1.0, self.plan.spec.work.progress_interval):
+        """On rank 0, at most every second: merge what is published and show it; keep it every progress interval."""
+        if time.monotonic() - self.looked >= _LOOK_EVERY:
+            self._look(keep=time.monotonic() - self.kept >= self.plan.spec.work.progress_interval)
+
+    def conclude(self) -> None:
+        """On rank 0, when all ranks have published what they did in all: keep and show the last standing."""
+        self._look(keep=True)
+
+    def _look(self, *, keep: bool) -> None:
+        if self.display is None:
             return
         self.looked = time.monotonic()
         published = self.board.read_all("state")
         published[0] = self._publication(self.states)
         standing, states = self._standing(published)
         self.display.show(standing)
-        if standing.tokens > self.shown:
-            self.shown = standing.tokens
+        if keep and standing.tokens > self.kept_tokens:
+            self.kept, self.kept_tokens = time.monotonic(), standing.tokens
             append_progress(self.store, self.board.attempt, self.records, standing, states)
             self.records += 1
 

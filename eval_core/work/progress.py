@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 import time
 from collections.abc import Mapping
@@ -10,14 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    Progress,
-    ProgressColumn,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Column
 
 from eval_core.metrics.states import State, merge_states, states_from_json, states_to_json
 from eval_core.storage import Store
@@ -65,16 +60,10 @@ class LineDisplay:
 
     def show(self, standing: Standing) -> None:
         now = time.monotonic()
-        if now - self.last < self.interval:
-            return
-        self.last = now
-        elapsed = now - self.started
-        done = standing.cost_done - standing.cost_before
-        eta = elapsed * (standing.cost_total - standing.cost_done) / done if done else float("nan")
-        self.say(
-            f"{standing.cost_done / max(standing.cost_total, 1):6.1%}  shards {standing.shards_done}/{standing.shards_total}  "
-            f"{standing.tokens / max(elapsed, 1e-9):,.0f} tok/s  elapsed {_clock(elapsed)}  eta {_clock(eta)}  {_metrics(standing)}"
-        )
+        if now - self.last >= self.interval:
+            self.last = now
+            done = standing.cost_done / max(standing.cost_total, 1)
+            self.say(f"{done:6.1%}  {describe(standing, now - self.started)}")
 
     def say(self, message: str) -> None:
         print(message, file=sys.stderr, flush=True)
@@ -87,17 +76,13 @@ class BarDisplay:
     """A live bar on a terminal."""
 
     def __init__(self) -> None:
-        columns: list[ProgressColumn] = [
-            BarColumn(bar_width=28),
+        columns = [
+            BarColumn(bar_width=16),
             TextColumn("{task.percentage:5.1f}%"),
-            TextColumn("{task.fields[shards]} shards · {task.fields[rate]:,.0f} tok/s ·"),
-            TimeElapsedColumn(),
-            TextColumn("eta"),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[metrics]}"),
+            TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True)),
         ]
         self.progress = Progress(*columns, console=Console(stderr=True), transient=True)
-        self.bar = self.progress.add_task("", total=1.0, shards="", rate=0.0, metrics="")
+        self.bar = self.progress.add_task("", total=1.0)
         self.started = time.monotonic()
         self.progress.start()
 
@@ -106,16 +91,25 @@ class BarDisplay:
             self.bar,
             total=max(standing.cost_total, 1),
             completed=standing.cost_done,
-            shards=f"{standing.shards_done}/{standing.shards_total}",
-            rate=standing.tokens / max(time.monotonic() - self.started, 1e-9),
-            metrics=_metrics(standing),
+            description=describe(standing, time.monotonic() - self.started),
         )
 
     def say(self, message: str) -> None:
-        self.progress.console.print(message, highlight=False, markup=False)
+        self.progress.console.print(message, highlight=False, markup=False, soft_wrap=True)
 
     def close(self) -> None:
         self.progress.stop()
+
+
+def describe(standing: Standing, elapsed: float) -> str:
+    """Shards, rate, times and running metrics, `elapsed` seconds into the attempt."""
+    done = standing.cost_done - standing.cost_before
+    eta = elapsed * (standing.cost_total - standing.cost_done) / done if done else math.nan
+    metrics = "  ".join(f"{task} {value:.4f}" for task, value in standing.values.items() if not math.isnan(value))
+    return (
+        f"{standing.shards_done}/{standing.shards_total} shards  {standing.tokens / max(elapsed, 1e-9):,.0f} tok/s  "
+        f"{_clock(elapsed)}  eta {_clock(eta)}  {metrics}"
+    )
 
 
 def choose_display(interval: float) -> Display:
@@ -140,18 +134,14 @@ def append_progress(store: Store, attempt: str, number: int, standing: Standing,
         "cost_total": standing.cost_total,
         "shards_done": standing.shards_done,
         "tokens": standing.tokens,
-        "values": {task: value if value == value else None for task, value in standing.values.items()},
+        "values": {task: None if math.isnan(value) else value for task, value in standing.values.items()},
         "states": states_to_json(states),
     }
     store.put_new(f"{PROGRESS}/{attempt}-{number:06d}.json", json.dumps(record).encode())
 
 
-def _metrics(standing: Standing) -> str:
-    return "  ".join(f"{task} {value:.4f}" for task, value in standing.values.items() if value == value)
-
-
 def _clock(seconds: float) -> str:
-    if seconds != seconds:
+    if math.isnan(seconds):
         return "--:--"
     minutes, rest = divmod(int(seconds), 60)
     hours, minutes = divmod(minutes, 60)

@@ -74,6 +74,7 @@ def _attempt(store: Store, plan: Plan, board: Board, shared: Any, place: Place) 
         worker = Worker(store, plan, board, live, agenda, device)
         worker.run()
         board.meet("done", {"node": place.node, "device": str(device)}, idle=live.look_round)
+        live.conclude()
         _reduce_over_ranks(store, plan, board, shared, worker, live)
         board.leave()
     finally:
