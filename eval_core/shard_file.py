@@ -133,5 +133,5 @@ def decode_shard(data: bytes, key: str) -> ShardFile:
             digest=content["result_digest"],
             provenance=Provenance(**content["provenance"]),
         )
-    except (ValueError, KeyError, TypeError, UnicodeDecodeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptFileError(f"{key}: not a whole shard file") from error

@@ -8,7 +8,7 @@ they say how to go about the work, not what it is.
 from __future__ import annotations
 
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 DType = Literal["float32", "bfloat16", "float16", "float64"]
 
@@ -84,7 +84,7 @@ class Batch:
     """How requests become micro-batches and shards; never by the number of ranks."""
 
     tokens: int = key("tokens of a micro-batch, padding included", 2048)
-    pad_to_multiple: int = key("a micro-batch is padded to a multiple of this", 8)
+    pad_to_multiple: int = key("a micro-batch is padded to a multiple of this", 1)
     shard_cost: int = key(
         "FLOPs of a shard, the unit of claim and of commit (one CPU core does about 1e11 a second, a GPU 1e14)",
         200_000_000_000,
@@ -95,7 +95,7 @@ class Batch:
 class Audit:
     """Which part of the work is done twice, to be compared."""
 
-    micro_batches: int = key("micro-batches, drawn by the seed, to be replayed and computed in the reference dtype", 6)
+    micro_batches: int = key("micro-batches, drawn by the seed, to be replayed and computed in the reference dtype", 4)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -175,6 +175,23 @@ def to_plain(value: Any) -> Any:
     if is_dataclass(value):
         return {f.name: to_plain(getattr(value, f.name)) for f in fields(value)}
     return [to_plain(v) for v in value] if isinstance(value, tuple) else value
+
+
+def from_plain(cls: Any, data: Any) -> Any:
+    """Reverse of `to_plain` for a spec that this library wrote.
+
+    Raises:
+        KeyError, TypeError: `data` is something else.
+    """
+    if cls == Task:
+        return from_plain({"perplexity": PerplexityTask, "multiple_choice": MultipleChoiceTask}[data["type"]], data)
+    if get_origin(cls) is tuple:
+        return tuple(from_plain(get_args(cls)[0], entry) for entry in data)
+    if not is_dataclass(cls):
+        return data
+    hints = get_type_hints(cls)
+    made: Any = cls
+    return made(**{name: from_plain(hints[name], value) for name, value in data.items()})
 
 
 def required(f: Field[Any]) -> bool:

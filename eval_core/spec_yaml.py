@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import math
 import re
 import types
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ from eval_core.errors import SpecError
 from eval_core.spec import EvalSpec, MultipleChoiceTask, PerplexityTask, required
 
 _TASK_TYPES: Mapping[str, type] = {"perplexity": PerplexityTask, "multiple_choice": MultipleChoiceTask}
+_LONGEST_WAIT = 1e7
 _SCALAR_NAMES: Mapping[type, str] = {
     int: "a whole number",
     float: "a number",
@@ -140,6 +142,8 @@ class _Reader:
         if wanted is bool:
             if kind != "bool":
                 raise wrong
+            if node.value.lower() not in yaml.SafeLoader.bool_values:
+                raise wrong
             return yaml.SafeLoader.bool_values[node.value.lower()]
         if kind == "bool" or node.style in ("'", '"'):
             raise wrong
@@ -148,6 +152,8 @@ class _Reader:
             exact = int(node.value.replace("_", "")) if re.fullmatch(r"[-+]?[\d_]+", node.value) else number
         except ValueError:
             raise wrong from None
+        if not math.isfinite(number):
+            raise wrong
         if wanted is float:
             return number
         if not number.is_integer():
@@ -209,8 +215,11 @@ def _check_values(spec: EvalSpec, source: str) -> None:
     need(spec.audit.micro_batches >= 0, "'audit.micro_batches' must be 0 or more")
     need(spec.precision.tolerance > 0, "'precision.tolerance' must be above 0")
     need(0 < spec.precision.confidence < 1, "'precision.confidence' must lie between 0 and 1")
-    need(spec.work.stall_timeout > 0, "'work.stall_timeout' must be above 0")
-    need(spec.work.progress_interval > 0, "'work.progress_interval' must be above 0")
+    for name, seconds in (
+        ("work.stall_timeout", spec.work.stall_timeout),
+        ("work.progress_interval", spec.work.progress_interval),
+    ):
+        need(0 < seconds <= _LONGEST_WAIT, f"'{name}' must lie between 0 and {_LONGEST_WAIT:.0f} seconds")
 
 
 def example_spec() -> str:

@@ -55,7 +55,7 @@ def load_tokenizer(folder: Path) -> Tokenizer:
     config: dict[str, Any] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         if (folder / name).is_file():
-            config |= json.loads((folder / name).read_text(encoding="utf-8"))
+            config |= _read_json(folder / name)
     bos = _special_id(fast, config, "bos_token")
     said = config.get("add_bos_token")
     adds = bos is not None and fast.encode("a", add_special_tokens=True).ids[:1] == [bos]
@@ -65,6 +65,16 @@ def load_tokenizer(folder: Path) -> Tokenizer:
         eos=_special_id(fast, config, "eos_token"),
         adds_bos=adds if said is None else bool(said) and bos is not None,
     )
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path}: can't be read: {error}") from error
+    if not isinstance(content, dict):
+        raise ModelError(f"{path}: must be a JSON object")
+    return content
 
 
 def _special_id(fast: FastTokenizer, config: dict[str, Any], name: str) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 
 import numpy as np
@@ -31,7 +32,7 @@ def perplexity_stderr(
     n = len(nll)
     if n < 2 or not np.isfinite(nll).all():
         return dict.fromkeys(PERPLEXITY_METRICS, math.nan)
-    generator = np.random.Generator(np.random.PCG64(seed))
+    generator = np.random.Generator(np.random.PCG64(int.from_bytes(hashlib.sha256(b"%d" % seed).digest(), "little")))
     sums = np.empty((resamples, 4))
     columns = np.stack([nll, tokens, words, size])
     for i in range(resamples):

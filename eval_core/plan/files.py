@@ -22,8 +22,7 @@ from eval_core.plan.types import (
     RequestTable,
     columns,
 )
-from eval_core.spec import to_plain
-from eval_core.spec_yaml import parse_spec
+from eval_core.spec import EvalSpec, from_plain, to_plain
 from eval_core.storage import Store
 
 HEAD_KEY = "plan/plan.json"
@@ -76,18 +75,20 @@ def load_plan(store: Store) -> Plan:
         CorruptFileError: a file of the plan is damaged.
     """
     head = _head(store.require(HEAD_KEY, "make the plan first: concord plan SPEC --run URI"), store)
-    spec = parse_spec(json.dumps(head["spec"]), f"{store.uri}/{HEAD_KEY}")
-    tables = {name: _load_table(store, head["digest"], name, cls) for name, cls in _TABLES.items()}
-    plan = Plan(
-        spec=spec,
-        model=head["identity"]["model"],
-        tokenizer=head["identity"]["tokenizer"],
-        audited=np.array(head["identity"]["audited"], dtype=np.int64),
-        n_requested=head["n_requested"],
-        locations=head["locations"],
-        **tables,
-    )
-    if plan.digest != head["digest"]:
+    try:
+        plan = Plan(
+            spec=from_plain(EvalSpec, head["spec"]),
+            model=head["identity"]["model"],
+            tokenizer=head["identity"]["tokenizer"],
+            audited=np.array(head["identity"]["audited"], dtype=np.int64),
+            n_requested=head["n_requested"],
+            locations=head["locations"],
+            **{name: _load_table(store, head["digest"], name, cls) for name, cls in _TABLES.items()},
+        )
+        digest = plan.digest
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise CorruptFileError(f"{store.uri}/{HEAD_KEY}: altered; restore it, or start a new run") from error
+    if digest != head["digest"]:
         raise CorruptFileError(
             f"{store.uri}: the plan's content has digest {plan.digest[:16]}, its head says {head['digest'][:16]}; "
             "a file below plan/ was altered: restore it, or start a new run"
@@ -125,9 +126,9 @@ def _load_table(store: Store, digest: str, name: str, cls: type) -> Any:
         data = store.require(key, "the plan is not whole; start a new run")
         try:
             column = pq.read_table(io.BytesIO(data))["value"]
-        except (pa.ArrowException, KeyError) as error:
+            values[f.name] = column.to_pylist() if hints[f.name] == list[str] else column.to_numpy()
+        except Exception as error:  # what Arrow raises on a damaged file is of many kinds
             raise CorruptFileError(f"{store.uri}/{key}: damaged ({error}); restore it, or start a new run") from error
-        values[f.name] = column.to_pylist() if hints[f.name] == list[str] else column.to_numpy()
     return cls(**values)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -60,9 +61,26 @@ def _parse(path: Path, lines: Iterator[str]) -> Iterator[Document]:
             continue
         where = f"{path}:{number}"
         try:
-            fields = json.loads(line)
+            fields = json.loads(line, parse_constant=_refuse, parse_float=_finite)
+            if "\\ud" in line.lower():
+                json.dumps(fields, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            raise DataError(
+                f"{where}: half a surrogate pair stands alone, which is no character; mend the text"
+            ) from error
         except ValueError as error:
             raise DataError(f"{where}: not valid JSON: {error}") from error
         if not isinstance(fields, dict):
             raise DataError(f"{where}: a line must be a JSON object, this is a {type(fields).__name__}")
         yield Document(where, fields)
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no JSON number")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"{text} is beyond what a number can hold")
+    return value

@@ -52,6 +52,10 @@ def build_multiple_choice(
             requests, truncated, rejoined = [], 0, 0
             for text in texts:
                 context, target, alone = next(encoded)
+                if not context:
+                    raise DataError(
+                        f"{document.where}: the prompt is empty and this tokenizer has neither BOS nor EOS; give it a text"
+                    )
                 if not target:
                     raise DataError(f"{document.where}: answer {text!r} has no tokens to score; give it a text")
                 if len(target) > max_length:
@@ -127,15 +131,27 @@ def _prefix(task: MultipleChoiceTask, tokenizer: Tokenizer) -> int | None:
 def _prompt(task: MultipleChoiceTask, document: Document, pool: list[Document], seed: int) -> str:
     parts = []
     if task.num_fewshot:
-        others = [other for other in pool if other is not document]
-        if len(others) < task.num_fewshot:
-            raise DataError(
-                f"task '{task.name}': num_fewshot is {task.num_fewshot}, but there are {len(others)} to draw from"
-            )
-        for solved in random.Random(seed).sample(others, task.num_fewshot):
+        for solved in _draw(task, document, pool, seed):
             right = _answers(task, solved)[solved.field(task.answer, int)]
             parts.append(fill(task, solved) + task.delimiter + right)
     return task.fewshot_separator.join([*parts, fill(task, document)])
+
+
+def _draw(task: MultipleChoiceTask, document: Document, pool: list[Document], seed: int) -> list[Document]:
+    """`num_fewshot` different lines of `pool`, none of which says what `document` says."""
+    draw = random.Random(seed)
+    tried: set[int] = set()
+    chosen: list[Document] = []
+    while len(chosen) < task.num_fewshot:
+        if len(tried) == len(pool):
+            raise DataError(
+                f"task '{task.name}': num_fewshot is {task.num_fewshot}, but there are {len(chosen)} to draw from"
+            )
+        i = draw.randrange(len(pool))
+        if i not in tried and pool[i].fields != document.fields:
+            chosen.append(pool[i])
+        tried.add(i)
+    return chosen
 
 
 def fill(task: MultipleChoiceTask, document: Document) -> str:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import uuid
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from eval_core.errors import CorruptFileError, StorageError
+from eval_core.metrics.score import Float32, Float64
 from eval_core.plan.types import Plan
 from eval_core.shard_file import (
     BAD,
@@ -56,12 +59,14 @@ def commit_shard(store: Store, result: ShardResult, provenance: Provenance) -> O
 
 def set_aside(store: Store, key: str, attempt: str) -> None:
     """Move a torn or altered file out of the way, for whoever wants to look at it."""
-    store.move(key, f"{BAD}/{attempt}/{key.replace('/', '_')}")
+    name = key.replace("/", "_").removesuffix(".json")
+    store.move(key, f"{BAD}/{attempt}/{name}-{uuid.uuid4().hex[:8]}.json")
 
 
 def _record_violation(store: Store, found: ShardFile, result: ShardResult, digest: str, provenance: Provenance) -> None:
     ours, theirs = result.nll, found.result.nll
-    where = np.flatnonzero(ours != theirs).tolist() if ours.shape == theirs.shape else []
+    comparable = (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype)
+    where = np.flatnonzero(_bits(ours) != _bits(theirs)).tolist() if comparable else []
     record = {
         "shard": result.shard,
         "committed": {"digest": found.digest, "by": found.provenance.worker, "host": found.provenance.host},
@@ -71,6 +76,10 @@ def _record_violation(store: Store, found: ShardFile, result: ShardResult, diges
     }
     name = f"{result.shard.replace('/', '-')}-{provenance.attempt}-{provenance.rank}"
     store.put_new(f"{VIOLATIONS}/{name}.json", json.dumps(record, indent=1).encode())
+
+
+def _bits(nll: Float32 | Float64) -> npt.NDArray[np.signedinteger[Any]]:
+    return nll.view(f"i{nll.dtype.itemsize}")
 
 
 @dataclass

@@ -133,6 +133,34 @@ def test_a_duplicate_counts_for_each_of_its_examples(inputs: Path, plan_in: Call
     assert {state.correct, state.correct_norm, state.correct_bytes} <= {0, 5}
 
 
+@pytest.mark.parametrize(
+    ("nll", "chosen"),
+    [
+        ((8.0, 9.0), {"acc": 0, "acc_norm": 1, "acc_bytes": 1}),  # 2.0 and 1.5 a character, 2.0 and 0.75 a byte
+        ((5.0, 9.0), {"acc": 0, "acc_norm": 0, "acc_bytes": 1}),  # 1.25 and 1.5, 1.25 and 0.75
+        ((5.0, 18.0), {"acc": 0, "acc_norm": 0, "acc_bytes": 0}),  # 1.25 and 3.0, 1.25 and 1.5
+        ((18.0, 9.0), {"acc": 1, "acc_norm": 1, "acc_bytes": 1}),
+        ((6.0, 6.0), {"acc": 0, "acc_norm": 1, "acc_bytes": 1}),  # of equals the first
+    ],
+)
+def test_answers_are_chosen_as_a_whole_by_character_and_by_byte(
+    nll: tuple[float, float],
+    chosen: dict[str, int],
+    inputs: Path,
+    plan_in: Callable[..., Plan],
+    run: Run,
+) -> None:
+    row = {"question": "?", "choices": ["four", "éèêëàâ"], "answer": 0}
+    (inputs / "quiz.jsonl").write_text(json.dumps(row) + "\n")
+    plan = plan_in(inputs)
+    scores = np.zeros(int(plan.requests.n_scored.sum()), dtype=np.float32)
+    (item,) = np.flatnonzero(plan.examples.task[plan.items.example] == 1)
+    for link, value in zip(range(*plan.items.link_offsets[item : item + 2]), nll, strict=True):
+        scores[plan.requests.n_scored[: plan.items.link_request[link]].sum()] = value
+    right = {name: metric.value for name, metric in reduced(run(plan, scores), plan).metrics["quiz"].items()}
+    assert right == {name: float(answer == 0) for name, answer in chosen.items()}
+
+
 # --- grouping and origin
 
 

@@ -235,8 +235,8 @@ QUIZ = GOOD.index("  - type: multiple")
         (GOOD + "audit: {micro_batches: -1}\n", "'audit.micro_batches' must be 0 or more"),
         (GOOD + "precision: {tolerance: 0}\n", "'precision.tolerance' must be above 0"),
         (GOOD + "precision: {confidence: 1}\n", "'precision.confidence' must lie between 0 and 1"),
-        (GOOD + "work: {stall_timeout: 0}\n", "'work.stall_timeout' must be above 0"),
-        (GOOD + "work: {progress_interval: 0}\n", "'work.progress_interval' must be above 0"),
+        (GOOD + "work: {stall_timeout: 0}\n", "'work.stall_timeout' must lie between 0 and"),
+        (GOOD + "work: {progress_interval: 0}\n", "'work.progress_interval' must lie between 0 and"),
         (GOOD + "report: {bootstrap: 0}\n", "'report.bootstrap' must be 1 or more"),
     ],
 )
