@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from eval_core.errors import CorruptFileError, RunMismatchError
+from eval_core.model_files import resolve_model
 from eval_core.plan.types import (
     PLAN_FORMAT,
     ExampleTable,
@@ -97,8 +98,15 @@ def load_plan(store: Store) -> Plan:
 
 
 def model_folder(plan: Plan) -> Path:
-    """Where the model was found when the plan was made."""
-    return Path(plan.locations["model"])
+    """The model on this machine: where it was when the plan was made, else found or fetched by its name.
+
+    Raises:
+        ModelError: it is in neither place.
+    """
+    planned = Path(plan.locations["model"])
+    if planned.is_dir():
+        return planned
+    return resolve_model(plan.spec.model, plan.spec.revision, Path(plan.locations["base"]))
 
 
 def _head(data: bytes, store: Store) -> dict[str, Any]:

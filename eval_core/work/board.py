@@ -7,13 +7,14 @@ the path of the work, and ranks never wait for each other to get some.
 from __future__ import annotations
 
 import json
+import os
 import time
 import uuid
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
-from torch._C._distributed_c10d import HashStore
+from torch._C._distributed_c10d import HashStore, PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
 from eval_core.errors import CalledOffError, WorkerError
@@ -25,12 +26,15 @@ _ABORT = "abort"
 
 
 def open_store(place: Place, timeout: float) -> Any:
-    """The store that the launcher provides, or one in memory for a process that is alone."""
+    """The store that the launcher provides, or one in memory for a process that is alone.
+
+    torchrun's store outlives an attempt that it restarts, so every key stands below the attempt's number.
+    """
     if not place.launched:
         return HashStore()
     store, _, _ = next(rendezvous("env://", place.rank, place.world_size))
     store.set_timeout(timedelta(seconds=timeout))
-    return store
+    return PrefixStore(f"concord/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
 
 
 class Board:

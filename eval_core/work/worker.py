@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -70,8 +71,8 @@ def _attempt(store: Store, plan: Plan, board: Board, shared: Any, place: Place) 
             board.publish("agenda", agenda.to_json())
         agenda = Agenda(**board.read("agenda"))
         device = set_up_compute(plan.spec.compute, place.local_rank)
-        _check_weights(plan, board)
-        worker = Worker(store, plan, board, live, agenda, device)
+        folder = _check_weights(plan, board)
+        worker = Worker(store, plan, board, live, agenda, folder, device)
         worker.run()
         board.meet("done", {"node": place.node, "device": str(device)}, idle=live.look_round)
         live.conclude()
@@ -91,13 +92,14 @@ class Worker:
     """
 
     def __init__(
-        self, store: Store, plan: Plan, board: Board, live: Live, agenda: Agenda, device: torch.device
+        self, store: Store, plan: Plan, board: Board, live: Live, agenda: Agenda, folder: Path, device: torch.device
     ) -> None:
         self.store = store
         self.plan = plan
         self.board = board
         self.live = live
         self.agenda = agenda
+        self.folder = folder
         self.device = device
         self.states: dict[str, State] = initial_states(plan)
         self.committed = np.zeros(plan.n_shards, dtype=np.int64)
@@ -200,8 +202,8 @@ class Worker:
         if self._model is None or self._model[0] != dtype:
             self._model = None
             free(self.device)
-            folder, spec = model_folder(self.plan), self.plan.spec
-            model = load_model(folder, spec.compute, dtype, self.device, allow_pickle=spec.allow_pickle)
+            spec = self.plan.spec
+            model = load_model(self.folder, spec.compute, dtype, self.device, allow_pickle=spec.allow_pickle)
             self._model = (dtype, model)
             self.board.beat()
         return self._model[1]
@@ -236,8 +238,8 @@ class Worker:
         self.store.put_new(key, json.dumps(record, indent=1).encode())
 
 
-def _check_weights(plan: Plan, board: Board) -> None:
-    """Prove, once on each node, that the model here is the one that was planned."""
+def _check_weights(plan: Plan, board: Board) -> Path:
+    """Prove, once on each node, that the model here is the one that was planned; returns its folder."""
     place = board.place
     if place.local_rank == 0:
         folder = model_folder(plan)
@@ -249,8 +251,8 @@ def _check_weights(plan: Plan, board: Board) -> None:
                 raise ModelError(
                     f"{path}: not the file that was planned (its digest differs); restore it, or start a new run"
                 )
-        board.publish(f"weights/{place.node}", True)
-    board.read(f"weights/{place.node}")
+        board.publish(f"weights/{place.node}", str(folder))
+    return Path(board.read(f"weights/{place.node}"))
 
 
 def _reduce_over_ranks(store: Store, plan: Plan, board: Board, shared: Any, worker: Worker, live: Live) -> None:

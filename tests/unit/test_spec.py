@@ -79,7 +79,7 @@ def test_a_whole_number_is_wanted(value: str) -> None:
     assert "s.yaml:11: 'seed' must be a whole number" in refusal(f"{GOOD}seed: {value}\n")
 
 
-@pytest.mark.parametrize("value", ["abc", "yes", "'5'", "null", "[0.1]", "0.1.2"])
+@pytest.mark.parametrize("value", ["abc", "yes", "'5'", "null", "[0.1]", "0.1.2", "inf", "nan", "1e400"])
 def test_a_number_is_wanted(value: str) -> None:
     assert "s.yaml:12: 'precision.tolerance' must be a number" in refusal(f"{GOOD}precision:\n  tolerance: {value}\n")
 

@@ -75,12 +75,20 @@ def test_context_is_enough_or_all_there_is(length: int, window_stride: tuple[int
 def test_windows_are_those_of_the_harness(length: int, window: int) -> None:
     prefix, *tokens = range(length)
     pairs = get_rolling_token_windows(tokens, prefix, window, context_len=1)
-    theirs = [(context, scored) for context, scored in map(make_disjoint_window, pairs)]
     ours = [
         (r.tokens[: len(r.tokens) - r.n_scored], r.tokens[-r.n_scored :])
         for r in rolling_windows([prefix, *tokens], window, window)
     ]
-    assert ours == theirs
+    assert ours == list(map(make_disjoint_window, pairs))
+
+
+@given(lengths, windows)
+def test_a_stride_is_what_the_harness_calls_a_context_length(length: int, window_stride: tuple[int, int]) -> None:
+    window, stride = window_stride
+    prefix, *tokens = range(length)
+    theirs = get_rolling_token_windows(tokens, prefix, window, context_len=window - stride + 1)
+    ours = [(r.tokens[:-1], r.tokens[-r.n_scored :]) for r in rolling_windows([prefix, *tokens], window, stride)]
+    assert ours == list(theirs)
 
 
 def built(task: PerplexityTask, tokenizer: Tokenizer, text: str, max_length: int = 1000) -> Example:
