@@ -71,6 +71,8 @@ def _attempt(store: Store, plan: Plan, board: Board, shared: Any, place: Place) 
             board.publish("agenda", agenda.to_json())
         agenda = Agenda(**board.read("agenda"))
         device = set_up_compute(plan.spec.compute, place.local_rank)
+        if device.type == "cpu" and torch.cuda.is_available() and place.rank == 0:
+            live.say("a GPU is here, but the spec says `compute: {device: cpu}`; with cuda it is another plan")
         folder = _check_weights(plan, board)
         worker = Worker(store, plan, board, live, agenda, folder, device)
         worker.run()

@@ -22,7 +22,7 @@ from eval_core.shard_file import Provenance, ShardResult
 from eval_core.spec_yaml import parse_spec
 from eval_core.tokenizer import Tokenizer
 
-settings.register_profile("unit", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("unit", max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("unit")
 
 VOCABULARY = 320

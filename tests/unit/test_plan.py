@@ -370,7 +370,7 @@ def saved(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> tuple[Store, 
     [("requests.tokens", CorruptFileError), ("examples.documents", CorruptFileError), (None, ConcordError)],
     ids=["numbers", "texts", "head"],
 )
-@settings(max_examples=80)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_a_flipped_byte_of_a_plan_is_detected_or_harmless(
     name: str | None, errors: type[ConcordError], data: st.DataObject, saved: tuple[Store, str]

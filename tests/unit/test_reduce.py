@@ -350,7 +350,7 @@ def reduction(
     return store, reduced(store, plan).digest
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(data=st.data())
 def test_a_flipped_byte_of_a_reduction_is_detected_or_harmless(
     data: st.DataObject, reduction: tuple[Store, str]

@@ -93,7 +93,7 @@ def detected_or_equal(data: bytes) -> bool:
     return same(file.result, make_result()) and file.provenance == PROVENANCE and file.digest == DIGEST
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(st.integers(0, len(WHOLE) - 1), st.integers(1, 255))
 def test_a_flipped_byte_is_detected_or_harmless(at: int, mask: int) -> None:
     data = bytearray(WHOLE)
