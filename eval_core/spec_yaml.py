@@ -212,7 +212,14 @@ def _check_values(spec: EvalSpec, source: str) -> None:
             need(task.num_fewshot >= 0, f"'{task.name}.num_fewshot' must be 0 or more")
     for name, value in minimum_one.items():
         need(value is None or value >= 1, f"'{name}' must be 1 or more, not {value}")
-    need(spec.audit.micro_batches >= 0, "'audit.micro_batches' must be 0 or more")
+    not_negative = {
+        "audit.micro_batches": spec.audit.micro_batches,
+        "precision.max_flips": spec.precision.max_flips,
+        "precision.reference_memory": spec.precision.reference_memory,
+        "report.worst_samples": spec.report.worst_samples,
+    }
+    for name, value in not_negative.items():
+        need(value is None or value >= 0, f"'{name}' must be 0 or more, not {value}")
     need(spec.precision.tolerance > 0, "'precision.tolerance' must be above 0")
     need(0 < spec.precision.confidence < 1, "'precision.confidence' must lie between 0 and 1")
     for name, seconds in (
