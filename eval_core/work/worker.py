@@ -263,7 +263,11 @@ def _reduce_over_ranks(store: Store, plan: Plan, board: Board, shared: Any, work
     levels = arrange(members, place.rank)
     started = time.time()
     vector = pack(worker.states, worker.committed)
-    total = all_reduce(vector, levels, place.rank, shared, worker.device, plan.spec.work.stall_timeout)
+    try:
+        total = all_reduce(vector, levels, place.rank, shared, worker.device, plan.spec.work.stall_timeout)
+    except RuntimeError as error:
+        reason = str(error).strip().split("\n", 1)[0]
+        raise WorkerError(f"the all-reduce broke off ({reason}); start again, all shards are committed") from error
     if place.rank != 0:
         return
     states, covered = unpack(total, worker.states)
