@@ -30,8 +30,9 @@ MEASURED_PYDOC = {
     "AVX512": {"bits_per_byte": "0.8556", "byte_ppl": "1.8095", "word_ppl": "67.7009"},
     "AVX2": {"bits_per_byte": "0.8556", "byte_ppl": "1.8095", "word_ppl": "67.6998"},
 }
-"""On those documents, max_length 1024, by the instruction set that torch uses: the harness's own last digit depends on it
-(docs/decisions/0004-log-softmax-of-the-harness.md)."""
+"""On those documents, max_length 1024, by the instruction set that torch uses, on which the last digit depends
+(docs/decisions/0004-log-softmax-of-the-harness.md). AVX512: measured with the harness. AVX2: our own value; there the
+harness itself runs on 20 documents."""
 
 CAPABILITY = torch.backends.cpu.get_cpu_capability()
 MEASURED_HERE = hashlib.sha256(TEXT.encode()).hexdigest() == MEASURED_TEXT and CAPABILITY in MEASURED_PYDOC
@@ -88,7 +89,7 @@ def test_rolling_matches_to_the_last_printed_digit(concord: Callable, tmp_path: 
     assert printed(values["pydoc"], measured) == measured
 
 
-@pytest.mark.skipif(MEASURED_HERE, reason="the measured values are at hand")
+@pytest.mark.skipif(MEASURED_HERE and CAPABILITY == "AVX512", reason="the harness's values are at hand")
 def test_rolling_matches_the_harness_itself(concord: Callable, tmp_path: Path) -> None:
     documents = [topics[title] for title in sorted(topics)[:20]]
     task = f"name: pydoc, type: perplexity, data: {DATA}/pydoc.jsonl, limit: 20"
