@@ -19,7 +19,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
 
@@ -81,6 +81,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=["choices", "rolling"], help="one of the two workloads")
     parser.add_argument("--limit", type=int, help="the first so many examples of each task, for a quick look")
+    parser.add_argument("--batch-size", type=int, help="of the harness, where it has been tuned already")
     parser.add_argument("--write", action="store_true", help="put the table into benchmarks/README.md")
     options = parser.parse_args()
     threads = os.cpu_count() or 1
@@ -89,7 +90,7 @@ def main() -> None:
         rows = []
         for workload in WORKLOADS:
             if options.only in (None, "rolling" if workload.rolling else "choices"):
-                rows += measure(workload, folder, threads, options.limit)
+                rows += measure(workload, folder, threads, options.limit, options.batch_size)
         rows.append(help_row(folder))
     table = "\n".join([describe_machine(threads), "", *HEADER, *rows])
     print(table)
@@ -105,14 +106,12 @@ HEADER = (
 )
 
 
-def measure(workload: Workload, folder: Path, threads: int, limit: int | None) -> list[str]:
+def measure(workload: Workload, folder: Path, threads: int, limit: int | None, batch_size: int | None) -> list[str]:
     """The rows of one workload."""
+    if limit:
+        workload = replace(workload, name=f"{workload.name}, first {limit} of each")
     harness_tasks(workload, folder)
-    tuned = {
-        size: run(harness(workload, folder, size, workload.tune_limit), threads).wall for size in workload.batch_sizes
-    }
-    best = min(tuned, key=tuned.__getitem__)
-    log(f"{workload.name}: harness tuned over {tuned}: batch size {best}")
+    best = batch_size or tune(workload, folder, threads)
     theirs = run(harness(workload, folder, best, limit), threads)
     their_floor = run(
         python("from lm_eval.models.huggingface import HFLM", f"HFLM({str(MODEL)!r}, dtype='float32', device='cpu')"),
@@ -128,6 +127,15 @@ def measure(workload: Workload, folder: Path, threads: int, limit: int | None) -
         judged = (theirs, their_floor)
         rows.append(row(workload, name, ours, our_floor, judged, workload if name == "concord" else None))
     return rows
+
+
+def tune(workload: Workload, folder: Path, threads: int) -> int:
+    """The harness's fastest batch size on the first examples."""
+    tuned = {
+        size: run(harness(workload, folder, size, workload.tune_limit), threads).wall for size in workload.batch_sizes
+    }
+    log(f"{workload.name}: seconds of the harness by batch size, on {workload.tune_limit} examples a task: {tuned}")
+    return min(tuned, key=tuned.__getitem__)
 
 
 def row(
