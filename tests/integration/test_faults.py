@@ -29,8 +29,14 @@ def ranks_of(launcher: int) -> list[int]:
 
 
 def start(*arguments: object) -> subprocess.Popen[bytes]:
+    """Start a `concord` process as a terminal would: with SIGINT not ignored, which a job in the background inherits."""
     command = [sys.executable, "-m", "eval_core.cli", *map(str, arguments)]
-    return subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
+    return subprocess.Popen(
+        command,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
 
 
 def wait_for_shards(run: Path, count: int, process: subprocess.Popen[bytes]) -> None:
