@@ -19,6 +19,7 @@ from eval_core.metrics.uncertainty import mean_stderr, perplexity_stderr
 from eval_core.plan.types import Plan, shard_id
 from eval_core.shard_file import ShardFile, decode_shard, shard_key
 from eval_core.storage import Store
+from eval_core.work.commit import n_scored_tokens
 
 REDUCTION_KEY = "reduction.json"
 REDUCTION_FORMAT = 1
@@ -139,8 +140,7 @@ def load_shards(store: Store, plan: Plan) -> Loaded:
             except CorruptFileError as error:
                 damaged[shard] = str(error)
                 continue
-            requests = plan.shard_requests(shard)
-            wanted = int(plan.requests.n_scored[requests.start : requests.stop].sum(dtype=np.int64))
+            wanted = n_scored_tokens(plan, shard)
             if file.result.plan != plan.digest or file.result.shard != shard or len(file.result.nll) != wanted:
                 damaged[shard] = f"{shard_key(shard)}: belongs to another plan"
                 continue
