@@ -11,8 +11,9 @@ import socket
 import subprocess
 import sys
 import time
+from importlib.util import find_spec
 
-from eval_core.errors import CalledOffError, WorkerError
+from eval_core.errors import CalledOffError, UsageError, WorkerError
 
 _GRACE = 10.0
 _POLL = 0.05
@@ -22,9 +23,12 @@ def run_ranks(uri: str, nproc: int) -> None:
     """Run `nproc` ranks on the run at `uri`, until all are done.
 
     Raises:
+        UsageError: this installation can't compute.
         WorkerError: a rank failed; the others were ended, and what they had committed is kept.
         KeyboardInterrupt: passed on, after the ranks have ended.
     """
+    if find_spec("torch") is None or find_spec("transformers") is None:
+        raise UsageError("torch or transformers is not installed: pip install 'concord-eval[worker]'")
     port = _free_port()
     processes = [_start(uri, rank, nproc, port) for rank in range(nproc)]
     try:

@@ -1,0 +1,1 @@
+"""The steps of the pipeline, one folder each: a kfp container component and what its container runs."""

@@ -1,0 +1,1 @@
+"""Pipelines composed of the components, and the submitter that CI calls."""
