@@ -1,0 +1,1 @@
+"""Exit task: end the run's job, and report whatever the run has."""

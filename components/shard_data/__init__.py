@@ -1,0 +1,1 @@
+"""Step 1: turn a spec into a plan of shards."""

@@ -1,0 +1,1 @@
+"""Step 3: reduce the committed shards and check them."""
