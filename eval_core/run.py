@@ -36,13 +36,18 @@ def plan_spec(path: Path, uri: str | None) -> tuple[Plan, Store]:
     plan = build_plan(spec, path.resolve().parent)
     store = Store(uri or f"runs/{spec.name}-{plan.digest[:8]}")
     new = save_plan(plan, store)
+    say(describe_plan(plan, store, new=new, seconds=time.monotonic() - started))
+    return plan, store
+
+
+def describe_plan(plan: Plan, store: Store, *, new: bool, seconds: float) -> str:
+    """One line on a plan that was written to `store`, or found there."""
     duplicates = plan.n_requested - len(plan.requests)
-    say(
-        f"plan {plan.digest[:16]} {'written to' if new else 'found at'} {store.uri} in {time.monotonic() - started:.1f} s: "
+    return (
+        f"plan {plan.digest[:16]} {'written to' if new else 'found at'} {store.uri} in {seconds:.1f} s: "
         f"{len(plan.examples)} examples, {len(plan.requests)} requests ({duplicates} duplicates removed), "
         f"{len(plan.micro_batches)} micro-batches in {plan.n_shards} shards"
     )
-    return plan, store
 
 
 def run_spec(path: Path, uri: str | None, nproc: int) -> int:
@@ -70,11 +75,8 @@ def verify_step(uri: str) -> int:
     store = Store(uri)
     plan = load_plan(store)
     verification = verify_run(store, plan, load_shards(store, plan), load_reduction(store))
-    for check in verification.checks:
-        say(f"{check.status:>9}  {check.name}: {check.found}")
-        for line in check.details:
-            say(f"           {line}")
-    return _exit_code(verification)
+    say_checks(verification)
+    return exit_code(verification)
 
 
 def report_step(uri: str) -> None:
@@ -107,6 +109,19 @@ def say(message: str) -> None:
     print(message, file=sys.stderr, flush=True)
 
 
+def say_checks(verification: Verification) -> None:
+    """A line for each check, and its details."""
+    for check in verification.checks:
+        say(f"{check.status:>9}  {check.name}: {check.found}")
+        for line in check.details:
+            say(f"           {line}")
+
+
+def exit_code(verification: Verification) -> int:
+    """0, or 1 where a check failed."""
+    return 1 if verification.verdict == "failed" else 0
+
+
 def _work_and_finish(plan: Plan, store: Store, nproc: int) -> int:
     resume = f"concord resume --run {shlex.quote(store.uri)} --nproc {nproc}"
     try:
@@ -123,7 +138,7 @@ def _work_and_finish(plan: Plan, store: Store, nproc: int) -> int:
     reduction = reduce_run(store, plan, loaded)
     verification = verify_run(store, plan, loaded, reduction)
     _report(plan, store, loaded, reduction, verification)
-    return _exit_code(verification)
+    return exit_code(verification)
 
 
 def _report(plan: Plan, store: Store, loaded: Loaded, reduction: Reduction, verification: Verification) -> None:
@@ -142,7 +157,3 @@ def _report(plan: Plan, store: Store, loaded: Loaded, reduction: Reduction, veri
 def _location(store: Store, key: str) -> str:
     folder = store.local_path
     return str(folder / key) if folder else f"{store.uri.rstrip('/')}/{key}"
-
-
-def _exit_code(verification: Verification) -> int:
-    return 1 if verification.verdict == "failed" else 0

@@ -85,7 +85,7 @@ def render_html(material: Material) -> bytes:
         "results": embed_json(material.results),
         "version": __version__,
     }
-    return _templates().get_template(TEMPLATE).render(page).encode()
+    return templates().get_template(TEMPLATE).render(page).encode()
 
 
 def spec_yaml(plan: Plan) -> str:
@@ -118,8 +118,9 @@ def _commands(uri: str, name: str, ranks: int) -> list[str]:
     ]
 
 
-def _templates() -> Templates:
-    templates = Templates(
+def templates() -> Templates:
+    """The pages' templates: everything that goes into one is made visible and escaped."""
+    environment = Templates(
         loader=PackageLoader("eval_core", "report/templates"),
         autoescape=True,
         undefined=StrictUndefined,
@@ -129,13 +130,13 @@ def _templates() -> Templates:
         finalize=_finalize,
     )
     for name in ("number", "stderr", "relative", "count", "percent", "utc", "duration", "plural"):
-        templates.filters[name] = getattr(text, name)
-    templates.filters["direction"] = direction
-    templates.filters["status"] = lambda status: _STATUS[status]
-    templates.filters["verified"] = lambda status: VERIFIED[status]
-    templates.filters["svg"] = Markup
-    templates.filters["names"] = names_of
-    return templates
+        environment.filters[name] = getattr(text, name)
+    environment.filters["direction"] = direction
+    environment.filters["status"] = lambda status: _STATUS[status]
+    environment.filters["verified"] = lambda status: VERIFIED[status]
+    environment.filters["svg"] = Markup
+    environment.filters["names"] = names_of
+    return environment
 
 
 def _finalize(value: Any) -> Any:

@@ -33,6 +33,16 @@ def render_markdown(plan: Plan, reduction: Reduction, verification: Verification
     return ("\n".join(lines) + "\n").encode()
 
 
+def render_checks(verification: Verification) -> bytes:
+    """Every check with what was expected and what was found. UTF-8."""
+    lines = [_row(("check", "status", "expected", "found")), _row((":--", ":--", ":--", ":--"))]
+    for check in verification.checks:
+        found = "; ".join((check.found, *check.details))
+        name = f"**{escape(check.name)}** {escape(check.question)}"
+        lines.append(_row((name, check.status, escape(check.expected), escape(found))))
+    return ("\n".join(lines) + "\n").encode()
+
+
 def escape(text: str) -> str:
     """`text` as one line of a Markdown table cell that means what it says: no markup, no HTML, no cell border.
 
