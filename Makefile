@@ -1,5 +1,6 @@
 # make demo   evaluate a real model on real text with two processes, and open the report
 # make test   everything that must pass before a merge
+# make cluster, make cluster-down, make test-cluster   a Kubernetes on this machine, and the tests on it (root, Go)
 # make bench  speed and memory beside the lm-evaluation-harness (not part of the tests)
 
 PYTHON ?= python3
@@ -9,7 +10,9 @@ DATA := .data
 MODEL := $(DATA)/smollm2-135m-instruct
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test check pytest bench install-demo install-dev data clean
+LINT := .venv-lint
+
+.PHONY: demo test check check-manifests pytest bench install-demo install-dev data clean
 
 demo: install-demo $(MODEL)/model.safetensors $(DATA)/topics.jsonl
 	$(BIN)/concord run examples/demo.yaml --run runs/demo --nproc 2
@@ -20,14 +23,34 @@ demo: install-demo $(MODEL)/model.safetensors $(DATA)/topics.jsonl
 
 test: check pytest
 
-check: install-dev
+check: install-dev check-manifests
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
 
+check-manifests: $(LINT)/stamp
+	$(LINT)/bin/python manifests/lint/check.py
+
+$(LINT)/stamp: constraints-lint.txt
+	$(PYTHON) -m venv $(LINT)
+	$(LINT)/bin/python -m pip install --quiet --disable-pip-version-check --constraint constraints-lint.txt \
+	  checkov kubernetes-validate yamllint
+	touch $@
+
 pytest: install-dev data
 	$(BIN)/pytest
+
+.PHONY: cluster cluster-down test-cluster
+
+cluster: install-dev
+	cd tests/cluster && $(abspath $(BIN))/python -m testbed up
+
+cluster-down: install-dev
+	cd tests/cluster && $(abspath $(BIN))/python -m testbed down
+
+test-cluster: install-dev data
+	CONCORD_CLUSTER=1 $(BIN)/pytest tests/cluster
 
 bench: install-dev data
 	$(BIN)/python benchmarks/bench.py
@@ -58,4 +81,4 @@ $(DATA)/hindu_knowledge.jsonl: | $(VENV)/demo.stamp
 	$(BIN)/python examples/fetch_bigbench.py $(DATA)
 
 clean:
-	rm -rf $(VENV) $(DATA) runs
+	rm -rf $(VENV) $(LINT) $(DATA) runs
