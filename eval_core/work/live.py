@@ -14,6 +14,7 @@ from eval_core.storage import Store
 from eval_core.work.agenda import Agenda
 from eval_core.work.board import Board
 from eval_core.work.commit import Committed
+from eval_core.work.metrics_port import with_metrics_port
 from eval_core.work.progress import (
     HEADLINE,
     Display,
@@ -49,7 +50,7 @@ class Live:
 
     def begin(self, committed: Committed, agenda: Agenda) -> None:
         """On rank 0: what earlier attempts left, and what is missing."""
-        self.display = choose_display(self.plan.spec.work.progress_interval)
+        self.display = with_metrics_port(choose_display(self.plan.spec.work.progress_interval))
         for shard, file in committed.files.items():
             self.cost_before += self.plan.shard_cost(shard)
             self.shards_before += 1
