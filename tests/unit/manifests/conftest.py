@@ -13,7 +13,7 @@ import yaml
 Document = dict[str, Any]
 
 ROOT = Path(__file__).resolve().parents[3]
-OVERLAYS = ("pvc", "s3", "gpu", "restricted")
+OVERLAYS = ("pvc", "s3", "gpu", "restricted", "monitoring")
 
 
 @pytest.fixture(scope="session")

@@ -61,11 +61,20 @@ def test_no_pod_reaches_the_api_server_or_a_stranger(overlay: list[Document]) ->
 
 
 def test_storage_is_reached_where_it_is_an_object_store(build: Callable[[str], list[Document]]) -> None:
-    for name, reached in (("pvc", False), ("s3", True), ("gpu", False), ("restricted", False)):
+    for name, reached in (("pvc", False), ("s3", True), ("gpu", False), ("restricted", False), ("monitoring", False)):
         network, pods = _network(build(f"manifests/overlays/{name}"))
         for pod in pods.values():
             assert network.allows(pod, STORE, 443) is reached
             assert not network.allows(pod, STORE, 80)
+
+
+def test_prometheus_reaches_the_metrics_and_nothing_else(build: Callable[[str], list[Document]]) -> None:
+    prometheus = Peer(labels={"app.kubernetes.io/name": "prometheus"}, namespace="monitoring")
+    network, pods = _network(build("manifests/overlays/monitoring"))
+    assert network.allows(prometheus, pods["concord-work-Master"], 9400)
+    assert not network.allows(prometheus, pods["concord-work-Master"], 23456)
+    assert not network.allows(STRANGER, pods["concord-work-Master"], 9400)
+    assert not network.allows(prometheus, pods["concord-plan"], 9400)
 
 
 def test_without_policies_all_is_allowed() -> None:

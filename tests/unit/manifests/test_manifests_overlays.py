@@ -14,12 +14,21 @@ from objects import find, pod_templates
 
 from components.images import image
 from eval_core.spec_yaml import load_spec
+from eval_core.work.metrics_port import PORT
 
 Document = dict[str, Any]
 Build = Callable[[str | Path], list[Document]]
 ROOT = Path(__file__).resolve().parents[3]
 STEPS = {
-    "setup": {"Namespace", "ServiceAccount", "Role", "RoleBinding", "NetworkPolicy", "PersistentVolumeClaim"},
+    "setup": {
+        "Namespace",
+        "ServiceAccount",
+        "Role",
+        "RoleBinding",
+        "NetworkPolicy",
+        "PersistentVolumeClaim",
+        "PodMonitor",
+    },
     "plan": {"ConfigMap", "Job"},
     "work": {"PyTorchJob"},
     "report": {"Job"},
@@ -78,7 +87,7 @@ def test_all_steps_get_the_same_run_and_credentials(overlay: list[Document]) -> 
 
 
 def test_a_volume_is_mounted_where_the_run_is(build: Build) -> None:
-    for name in ("pvc", "gpu", "restricted"):
+    for name in ("pvc", "gpu", "restricted", "monitoring"):
         documents = build(f"manifests/overlays/{name}")
         assert find(documents, "PersistentVolumeClaim")["spec"]["accessModes"] == ["ReadWriteMany"]
         for template in pod_templates(documents).values():
@@ -100,6 +109,18 @@ def test_gpu_workers_have_one_gpu_each(build: Build) -> None:
         spec = pod_templates(documents)[f"concord-work-{role}"]["spec"]
         assert spec["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] == "1"
         assert {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"} in spec["tolerations"]
+
+
+def test_prometheus_scrapes_the_port_that_the_master_serves(build: Build) -> None:
+    documents = build("manifests/overlays/monitoring")
+    monitor = find(documents, "PodMonitor")["spec"]
+    (endpoint,) = monitor["podMetricsEndpoints"]
+    master, worker = (pod_templates(documents)[f"concord-work-{role}"] for role in ("Master", "Worker"))
+    assert monitor["selector"]["matchLabels"].items() <= master["metadata"]["labels"].items()
+    (container,) = master["spec"]["containers"]
+    (port,) = [p["containerPort"] for p in container["ports"] if p["name"] == endpoint["port"]]
+    assert container["env"] == [{"name": PORT, "value": str(port)}]
+    assert "ports" not in worker["spec"]["containers"][0]
 
 
 def test_only_the_overlay_restricted_enforces_the_profile(build: Build) -> None:
