@@ -112,22 +112,24 @@ class Cluster:
             ConflictError: one of that name exists.
             RefusedError: admission or a quota refused it.
         """
-        return self._call(
+        created: Json = self._call(
             "create",
             _JOBS,
             lambda: self._custom.create_namespaced_custom_object(
                 **self._jobs, body=manifest, _request_timeout=_CALL_TIMEOUT
             ),
         )
+        return created
 
     def get_job(self, name: str) -> Json | None:
         """The PyTorchJob, or None where there is none of that name."""
-        return self._call(
+        found: Json | None = self._call(
             "get",
             _JOBS,
             lambda: self._custom.get_namespaced_custom_object(**self._jobs, name=name, _request_timeout=_CALL_TIMEOUT),
             missing=True,
         )
+        return found
 
     def list_jobs(self, key: str) -> list[Json]:
         """The PyTorchJobs of the run with `key`."""
@@ -148,7 +150,7 @@ class Cluster:
             ConflictError: the job has changed since it was read.
         """
         metadata = {"resourceVersion": job["metadata"]["resourceVersion"], "ownerReferences": owners}
-        return self._call(
+        patched: Json | None = self._call(
             "patch",
             _JOBS,
             lambda: self._custom.patch_namespaced_custom_object(
@@ -159,6 +161,7 @@ class Cluster:
             ),
             missing=True,
         )
+        return patched
 
     def delete_job(self, name: str) -> None:
         """Delete a PyTorchJob and, in the background, its pods; quietly nothing where it is gone."""

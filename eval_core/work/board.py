@@ -17,7 +17,7 @@ from typing import Any
 from torch._C._distributed_c10d import HashStore, PrefixStore
 from torch.distributed.rendezvous import rendezvous
 
-from eval_core.errors import CalledOffError, WorkerError
+from eval_core.errors import CalledOffError, UsageError, WorkerError
 from eval_core.work.place import Place
 
 _POLL = 0.05
@@ -28,13 +28,14 @@ _ABORT = "abort"
 def open_store(place: Place, timeout: float) -> Any:
     """The store that the launcher provides, or one in memory for a process that is alone.
 
-    torchrun's store outlives an attempt that it restarts, so every key stands below the attempt's number.
+    torchrun's store outlives an attempt that it restarts, so every key stands below the group's name and the attempt's number.
     """
     if not place.launched:
         return HashStore()
     store, _, _ = next(rendezvous("env://", place.rank, place.world_size))
     store.set_timeout(timedelta(seconds=timeout))
-    return PrefixStore(f"concord/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+    group, attempt = os.environ.get("TORCHELASTIC_RUN_ID", ""), os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    return PrefixStore(f"concord/{group}/{attempt}", store)
 
 
 class Board:
@@ -86,9 +87,9 @@ class Board:
         self._beats += 1
         self._set(f"beat/{self.place.rank}", self._beats)
 
-    def call_off(self, reason: str) -> None:
+    def call_off(self, reason: str, exit_code: int) -> None:
         """End the attempt for everyone. Rank 0, whose process may hold the board, leaves time to read why."""
-        self._set(_ABORT, reason)
+        self._set(_ABORT, [reason, exit_code])
         if self.place.rank == 0 and self.place.world_size > 1:
             time.sleep(_READING_TIME)
 
@@ -124,7 +125,7 @@ class Board:
                     f"no sign of life from rank {', '.join(map(str, stalled))} for {self.stall_timeout:.0f} s; the attempt ends, "
                     "start again on any number of ranks (work.stall_timeout in the spec gives more patience)"
                 )
-                self.call_off(reason)
+                self.call_off(reason, WorkerError.exit_code)
                 raise WorkerError(reason)
             idle()
             time.sleep(2 * _POLL)
@@ -149,7 +150,11 @@ class Board:
 
     def _stop_if_called_off(self) -> None:
         if self.store.check([_ABORT]):
-            raise CalledOffError(self._get(_ABORT))
+            reason, exit_code = self._get(_ABORT)
+            error = CalledOffError(reason)
+            if exit_code == UsageError.exit_code:  # every launcher must see that starting again is no use
+                error.exit_code = exit_code
+            raise error
 
     def _set(self, name: str, value: Any) -> None:
         self.store.set(name, json.dumps(value))

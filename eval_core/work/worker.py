@@ -51,7 +51,7 @@ def work(uri: str) -> None:
         except CalledOffError:
             raise
         except ConcordError as error:
-            board.call_off(f"rank {place.rank}: {error}")
+            board.call_off(f"rank {place.rank}: {error}", error.exit_code)
             raise
     except DistError as error:
         reason = str(error).strip().split("\n", 1)[0]
