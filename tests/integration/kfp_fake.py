@@ -55,7 +55,7 @@ def failing(step: str) -> list[Moment]:
     at = STEPS.index(step)
     nodes = dict.fromkeys(STEPS[:at], "SUCCEEDED") | {step: "FAILED"}
     later = {} if step == STEPS[-1] else {STEPS[-1]: "SUCCEEDED"}
-    omitted = {s: "RUNTIME_STATE_UNSPECIFIED" for s in STEPS[at + 1 : -1]}
+    omitted = dict.fromkeys(STEPS[at + 1 : -1], "RUNTIME_STATE_UNSPECIFIED")
     return [Moment("RUNNING", nodes | omitted), Moment("FAILED", nodes | omitted | later)]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import signal
@@ -221,7 +222,7 @@ def test_retry_after_is_obeyed(fake: FakeKfp) -> None:
     assert call("wait", run_id, "--host", fake.url).returncode == 0
     assert fake.fired["429"] == 2
     times = [moment for _, _, moment in fake.times]
-    assert all((later - earlier).total_seconds() >= 1 for earlier, later in zip(times, times[1:], strict=False))
+    assert all((later - earlier).total_seconds() >= 1 for earlier, later in itertools.pairwise(times))
 
 
 def test_a_lost_answer_makes_no_second_run(fake: FakeKfp, spec: Path) -> None:
