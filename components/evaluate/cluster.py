@@ -6,7 +6,6 @@ doesn't pass by itself becomes one error that names the verb and the resource.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import time
@@ -18,12 +17,12 @@ from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 from kubernetes.config import ConfigException, load_incluster_config, load_kube_config
 
+from components.evaluate.names import RUN_LABEL, run_key
 from eval_core.errors import ConcordError
 
 GROUP = "kubeflow.org"
 VERSION = "v1"
 PLURAL = "pytorchjobs"
-RUN_LABEL = "concord-eval/run"
 JOB_NAME_LABEL = "training.kubeflow.org/job-name"
 
 Json = dict[str, Any]
@@ -54,11 +53,6 @@ class OperatorMissingError(ClusterError):
 
 class ConflictError(ClusterError):
     """The object exists already, or has changed since it was read."""
-
-
-def run_key(run_uri: str) -> str:
-    """What a run is called in labels and names: the first 16 hex digits of the SHA-256 of its URI."""
-    return hashlib.sha256(run_uri.encode("utf-8")).hexdigest()[:16]
 
 
 def connect(namespace: str, patience: float = 60.0) -> Cluster:
