@@ -25,8 +25,13 @@ RUN python3 -m venv /opt/build \
 FROM build AS thin-packages
 RUN /opt/build/bin/pip --python /opt/concord/bin/python install "$(echo /dependencies/*.whl)" \
     && /opt/build/bin/pip --python /opt/concord/bin/python uninstall --yes concord-eval
+# A fifth of it nobody needs here: tests, headers, and Arrow's own ways to S3, to its servers and to query plans.
+# (numpy.testing reads a file of the tests in numpy/_core.)
+RUN find /opt/concord/lib -depth -not -path '*/numpy/_core/*' \
+        \( -type d \( -name tests -o -name include \) -o -path '*/pyarrow/*flight*' -o -path '*/pyarrow/*s3*' -o -path '*/pyarrow/*substrait*' \) \
+        -exec rm -r {} +
 
-FROM build AS launcher-packages
+FROM thin-packages AS launcher-packages
 RUN /opt/build/bin/pip --python /opt/concord/bin/python install "$(echo /dependencies/*.whl)[launcher]" \
     && /opt/build/bin/pip --python /opt/concord/bin/python uninstall --yes concord-eval
 
