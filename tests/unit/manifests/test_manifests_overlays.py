@@ -119,8 +119,8 @@ def test_prometheus_scrapes_the_port_that_the_master_serves(build: Build) -> Non
     assert monitor["selector"]["matchLabels"].items() <= master["metadata"]["labels"].items()
     (container,) = master["spec"]["containers"]
     (port,) = [p["containerPort"] for p in container["ports"] if p["name"] == endpoint["port"]]
-    assert container["env"] == [{"name": PORT, "value": str(port)}]
-    assert "ports" not in worker["spec"]["containers"][0]
+    assert {"name": PORT, "value": str(port)} in container["env"]
+    assert endpoint["port"] not in {p["name"] for p in worker["spec"]["containers"][0]["ports"]}
 
 
 def test_only_the_overlay_restricted_enforces_the_profile(build: Build) -> None:
@@ -153,6 +153,7 @@ def test_an_overlay_of_ones_own_sets_spec_run_images_and_workers(build: Build) -
     job = find(documents, "PyTorchJob")
     assert job["spec"]["pytorchReplicaSpecs"]["Worker"]["replicas"] == 7
     assert job["spec"]["nprocPerNode"] == "2"
+    assert job["spec"]["runPolicy"]["backoffLimit"] == 1 + 7 + 3
     assert _setting(documents) == "/runs/nightly"
     for template in pod_templates(documents).values():
         assert template["spec"]["containers"][0]["image"].startswith("registry.example.com/concord/")
