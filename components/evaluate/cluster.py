@@ -32,7 +32,6 @@ _CALL_TIMEOUT = (5, 30)
 _FIRST_PAUSE = 0.5
 _LONGEST_PAUSE = 8.0
 _FORBIDDEN = re.compile(r"cannot (?P<verb>\w+) resource \"(?P<resource>[^\"]+)\"")
-_MAX_EVENTS = 500
 
 
 class ClusterError(ConcordError):
@@ -95,9 +94,14 @@ class Cluster:
     def __init__(self, api: client.ApiClient, namespace: str, patience: float) -> None:
         self.namespace = namespace
         self.patience = patience
+        self._api = api
         self._core = client.CoreV1Api(api)
         self._custom = client.CustomObjectsApi(api)
         self._jobs = {"group": GROUP, "version": VERSION, "namespace": namespace, "plural": PLURAL}
+
+    def with_patience(self, seconds: float) -> Cluster:
+        """The same cluster, its calls tried again for `seconds`."""
+        return Cluster(self._api, self.namespace, seconds)
 
     def create_job(self, manifest: Json) -> Json:
         """Create a PyTorchJob.
@@ -168,32 +172,30 @@ class Cluster:
             missing=True,
         )
 
-    def list_pods(self, job: str) -> list[Json]:
-        """The pods of a job, in the order of their names."""
+    def list_pods(self, label: str, value: str) -> list[Json]:
+        """The pods with a label, in the order of their names."""
         pods = self._list(
             "pods",
             lambda: self._core.list_namespaced_pod(
                 self.namespace,
-                label_selector=f"{JOB_NAME_LABEL}={job}",
+                label_selector=f"{label}={value}",
                 _preload_content=False,
                 _request_timeout=_CALL_TIMEOUT,
             ),
         )
         return sorted(pods, key=lambda pod: str(pod["metadata"]["name"]))
 
-    def list_warnings(self, job: str) -> list[Json]:
-        """The warning events about a job and its pods."""
-        events = self._list(
+    def list_events(self, name: str) -> list[Json]:
+        """The events about the object called `name`."""
+        return self._list(
             "events",
             lambda: self._core.list_namespaced_event(
                 self.namespace,
-                field_selector="type=Warning",
-                limit=_MAX_EVENTS,
+                field_selector=f"involvedObject.name={name}",
                 _preload_content=False,
                 _request_timeout=_CALL_TIMEOUT,
             ),
         )
-        return [event for event in events if str(event["involvedObject"].get("name", "")).startswith(job)]
 
     def log_tail(self, pod: str, container: str, lines: int, *, previous: bool) -> str:
         """The last lines that a container wrote; with `previous`, those of its run before the last restart."""
