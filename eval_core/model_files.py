@@ -19,6 +19,27 @@ _PICKLES = ("pytorch_model*.bin", "*.pt", "*.pth", "*.ckpt")
 _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 _EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "embed_in.weight", "word_embeddings.weight")
 _HEADS = ("lm_head.weight", "embed_out.weight")
+TREE_TYPES = frozenset(
+    {
+        *(
+            "llama",
+            "mistral",
+            "mixtral",
+            "qwen2",
+            "qwen2_moe",
+            "qwen3",
+            "qwen3_moe",
+            "smollm3",
+            "gemma",
+            "gemma2",
+            "gemma3_text",
+        ),
+        *("olmo", "olmo2", "olmo3", "phi", "phi3", "granite", "cohere", "cohere2", "stablelm", "starcoder2"),
+        *("gpt2", "gpt_neox", "gptj", "opt"),
+    }
+)
+"""`model_type` of the architectures that compute a tree of requests when they are given its mask and positions; each is
+proved by a test, and again on the weights at hand when they are loaded."""
 _READ_BYTES = 1 << 22
 
 
@@ -31,6 +52,8 @@ class ModelShape:
         hidden_size, num_layers, vocab_size: of the architecture; vocab_size is the rows of the embedding.
         max_positions: tokens that the positions reach, or None where the config doesn't say.
         total_parameters: all of them.
+        model_type: the config's name for the architecture.
+        sliding_window: tokens that an attention layer sees back, or None for all.
     """
 
     body_parameters: int
@@ -39,6 +62,13 @@ class ModelShape:
     vocab_size: int
     max_positions: int | None
     total_parameters: int
+    model_type: str
+    sliding_window: int | None
+
+    def takes_trees(self, max_length: int) -> bool:
+        """Whether requests of up to `max_length` tokens can share a row: positions and mask are then given, and a
+        sliding window would not be seen."""
+        return self.model_type in TREE_TYPES and (self.sliding_window is None or self.sliding_window >= max_length)
 
     def cost(self, rows: int, length: int, scored: int) -> int:
         """FLOPs of one forward pass of int[rows, length] tokens whose head runs on `scored` positions.
@@ -160,6 +190,8 @@ def read_shape(folder: Path, files: Iterable[Path]) -> ModelShape:
         vocab_size=vocab,
         max_positions=size("max_position_embeddings", "n_positions", "max_seq_len"),
         total_parameters=total or body + vocab * hidden,
+        model_type=str(text_config["model_type"]) if "model_type" in text_config else "",
+        sliding_window=size("sliding_window") if text_config.get("use_sliding_window") is not False else None,
     )
 
 

@@ -84,6 +84,10 @@ class Batch:
     """How requests become micro-batches and shards; never by the number of ranks."""
 
     tokens: int = key("tokens of a micro-batch, padding included", 2048)
+    share_prefixes: bool = key(
+        "answers of one question share a row, in which their common prompt is computed once (where the architecture allows)",
+        True,
+    )
     pad_to_multiple: int = key("a micro-batch is padded to a multiple of this", 1)
     shard_cost: int = key(
         "FLOPs of a shard, the unit of claim and of commit (one CPU core does about 1e11 a second, a GPU 1e14)",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,9 @@ from eval_core.plan.cut import (
     order_by_length,
     remove_duplicates,
 )
-from eval_core.plan.types import ExampleTable, Int32, Int64, ItemTable, Plan, RequestTable
-from eval_core.spec import EvalSpec, PerplexityTask, Task
+from eval_core.plan.share import arrange_groups, shared_prefixes
+from eval_core.plan.types import ExampleTable, Int32, Int64, ItemTable, MicroBatchTable, Plan, RequestTable
+from eval_core.spec import Batch, EvalSpec, PerplexityTask, Task
 from eval_core.tasks.documents import read_documents
 from eval_core.tasks.examples import Example, RequestBuffer
 from eval_core.tasks.multiple_choice import build_multiple_choice
@@ -138,22 +140,17 @@ class _Gathered:
             )
         unique = remove_duplicates(tokens, offsets, n_scored)
         item_of_request = np.repeat(np.arange(len(self.item_links)), self.item_links)
-        groups = item_of_request[unique.kept]
-        inputs = lengths[unique.kept] - 1
-        order = order_by_length(inputs, groups)
+        kept = _take(tokens, offsets, n_scored, unique.kept)
+        requests, order, micro_batches = lay_out(
+            kept, item_of_request[unique.kept], spec.batch, shape, model["max_length"]
+        )
         place = np.empty(len(order), dtype=np.int64)
         place[order] = np.arange(len(order))
-        rows = unique.kept[order]
-        first_request, padded = cut_micro_batches(
-            inputs[order], groups[order], tokens=spec.batch.tokens, multiple=spec.batch.pad_to_multiple
-        )
-        padded = np.minimum(padded, model["max_length"]).astype(np.int32)
-        micro_batches = cut_shards(first_request, padded, n_scored[rows], shape, spec.batch.shard_cost)
         return Plan(
             spec=spec,
             model=model,
             tokenizer=tokenizer,
-            requests=_take(tokens, offsets, n_scored, rows),
+            requests=requests,
             micro_batches=micro_batches,
             items=ItemTable(
                 example=np.array(self.item_example, dtype=np.int64),
@@ -178,9 +175,59 @@ class _Gathered:
         return ExampleTable(**numbers, **self.texts)  # type: ignore[arg-type]
 
 
+def lay_out(
+    requests: RequestTable, groups: Int64, batch: Batch, shape: ModelShape, max_length: int
+) -> tuple[RequestTable, Int64, MicroBatchTable]:
+    """Put `requests`, each a row of its own as they come in, into rows, micro-batches and shards.
+
+    `groups` is the item of each request, ascending.
+
+    Returns:
+        (the requests in their new order, int64[n] that order, the micro-batches).
+    """
+    tokens, offsets, n_scored = requests.tokens, requests.offsets, requests.n_scored
+    order = np.arange(len(requests), dtype=np.int64)
+    shared = np.zeros(len(requests), dtype=np.int32)
+    if batch.share_prefixes and shape.takes_trees(max_length):
+        order = arrange_groups(tokens, offsets, groups)
+        shared = shared_prefixes(tokens, offsets, groups, order, batch.tokens)
+    added = np.diff(offsets)[order] - 1 - shared
+    starts = np.flatnonzero(shared == 0)
+    row_length = np.add.reduceat(added, starts)
+    row_group = groups[order[starts]]
+    row_size = np.diff(np.append(starts, len(order)))
+
+    row_order = order_by_length(row_length, row_group)
+    first_row, padded = cut_micro_batches(
+        row_length[row_order], row_group[row_order], tokens=batch.tokens, multiple=batch.pad_to_multiple
+    )
+    first_request = np.concatenate([[0], np.cumsum(row_size[row_order])])[first_row].astype(np.int64)
+    widest = np.maximum(np.maximum.reduceat(row_length[row_order], first_row[:-1]), max_length)
+    place = _ranges(starts[row_order], row_size[row_order])
+    moved = _take(tokens, offsets, n_scored, order[place])
+    micro_batches = cut_shards(
+        first_request,
+        np.diff(first_row).astype(np.int32),
+        np.minimum(padded, widest).astype(np.int32),
+        moved.n_scored,
+        shape,
+        batch.shard_cost,
+    )
+    return replace(moved, shared=shared[place]), order[place], micro_batches
+
+
 def _take(tokens: Int32, offsets: Int64, n_scored: Int32, rows: Int64) -> RequestTable:
-    """The requests at `rows`, in that order."""
+    """The requests at `rows`, in that order, each in a row of its own."""
     lengths = (offsets[1:] - offsets[:-1])[rows]
-    starts = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-    source = np.repeat(offsets[rows] - starts[:-1], lengths) + np.arange(starts[-1])
-    return RequestTable(tokens=tokens[source], offsets=starts, n_scored=n_scored[rows])
+    return RequestTable(
+        tokens=tokens[_ranges(offsets[rows], lengths)],
+        offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+        n_scored=n_scored[rows],
+        shared=np.zeros(len(rows), dtype=np.int32),
+    )
+
+
+def _ranges(starts: Int64, sizes: Int64) -> Int64:
+    """start, start + 1, ... of each range, one range after the other."""
+    before = np.cumsum(sizes) - sizes
+    return np.repeat(starts - before, sizes) + np.arange(int(sizes.sum()))

@@ -41,9 +41,9 @@ def remove_duplicates(tokens: Int32, offsets: Int64, n_scored: Int32) -> Unique:
 
 
 def order_by_length(lengths: Int64, groups: Int64) -> Int64:
-    """int64: requests, longest group first; a group (the answers of one question) stays together.
+    """int64: rows, longest group first; a group (the answers of one question) stays together.
 
-    `groups` is the group of each request, ascending. Ties keep the order of the documents.
+    `groups` is the group of each row, ascending. Ties keep the order of the documents.
     """
     starts = np.flatnonzero(np.diff(groups, prepend=-1))
     longest = np.maximum.reduceat(lengths, starts)
@@ -52,13 +52,13 @@ def order_by_length(lengths: Int64, groups: Int64) -> Int64:
 
 
 def cut_micro_batches(lengths: Int64, groups: Int64, *, tokens: int, multiple: int) -> tuple[Int64, Int32]:
-    """Cut ordered requests into micro-batches of at most `tokens` tokens, padding included.
+    """Cut ordered rows into micro-batches of at most `tokens` tokens, padding included.
 
-    A group is split only where it alone is too large. A request above the budget is a micro-batch of
+    A group is split only where it alone is too large. A row above the budget is a micro-batch of
     its own.
 
     Returns:
-        (int64[n + 1] first request of each micro-batch, int32[n] padded length of each).
+        (int64[n + 1] first row of each micro-batch, int32[n] padded length of each).
     """
     edges = np.flatnonzero(np.diff(groups, prepend=-1, append=-1)).tolist()
     inputs = lengths.tolist()
@@ -89,10 +89,9 @@ def cut_micro_batches(lengths: Int64, groups: Int64, *, tokens: int, multiple: i
 
 
 def cut_shards(
-    first_request: Int64, length: Int32, n_scored: Int32, shape: ModelShape, shard_cost: int
+    first_request: Int64, rows: Int32, length: Int32, n_scored: Int32, shape: ModelShape, shard_cost: int
 ) -> MicroBatchTable:
     """Price every micro-batch and put consecutive ones together up to `shard_cost` FLOPs."""
-    rows = np.diff(first_request)
     scored = np.add.reduceat(n_scored.astype(np.int64), first_request[:-1])
     cost = [shape.cost(*each) for each in zip(rows.tolist(), length.tolist(), scored.tolist(), strict=True)]
     firsts, total = [0], 0
@@ -103,6 +102,7 @@ def cut_shards(
         total += flops
     return MicroBatchTable(
         first_request=first_request,
+        rows=rows,
         length=length,
         cost=np.array(cost, dtype=np.int64),
         first_of_shard=np.array([*firsts, len(cost)], dtype=np.int64),

@@ -17,7 +17,7 @@ from eval_core.spec import EvalSpec, identity
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 
-PLAN_FORMAT = 1
+PLAN_FORMAT = 2
 
 ShardKind = Literal["main", "replay", "reference"]
 SHARD_KINDS: tuple[ShardKind, ...] = ("main", "replay", "reference")
@@ -31,11 +31,14 @@ class RequestTable:
         tokens: int32, the tokens of all requests one after the other.
         offsets: int64[n + 1], where each request's tokens begin.
         n_scored: int32[n], how many tokens at a request's end are scored.
+        shared: int32[n], input tokens at a request's beginning that are those of the request before it, in whose row it
+            stands; 0: it starts a row. See `plan.share`.
     """
 
     tokens: Int32
     offsets: Int64
     n_scored: Int32
+    shared: Int32
 
     def __len__(self) -> int:
         return len(self.n_scored)
@@ -47,18 +50,25 @@ class MicroBatchTable:
 
     Attributes:
         first_request: int64[n + 1], where each one's requests begin.
+        rows: int32[n], how many rows each has; a row holds one request or several that begin alike.
         length: int32[n], input tokens of a row, padding included.
         cost: int64[n], FLOPs.
         first_of_shard: int64[number of shards + 1], where each shard's micro-batches begin.
     """
 
     first_request: Int64
+    rows: Int32
     length: Int32
     cost: Int64
     first_of_shard: Int64
 
     def __len__(self) -> int:
         return len(self.length)
+
+    @property
+    def tokens(self) -> Int64:
+        """int64[n]: input tokens that the model reads, padding included."""
+        return self.rows.astype(np.int64) * self.length
 
 
 @dataclass(frozen=True, kw_only=True)

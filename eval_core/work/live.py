@@ -5,8 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 
-import numpy as np
-
 from eval_core.metrics.score import initial_states
 from eval_core.metrics.states import State, merge_states, states_to_json
 from eval_core.plan.types import Plan, parse_shard_id
@@ -34,7 +32,7 @@ class Live:
         self.store = store
         self.plan = plan
         self.board = board
-        self.tokens_of_batch = plan.micro_batches.length * np.diff(plan.micro_batches.first_request)
+        self.tokens_of_batch = plan.micro_batches.tokens
         self.cost = self.shards = self.tokens = self.since_publication = self.records = 0
         self.states: Mapping[str, State] = initial_states(plan)
         self.before: Mapping[str, State] = initial_states(plan)

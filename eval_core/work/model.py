@@ -16,6 +16,20 @@ from eval_core.spec import Compute
 
 _PROBE_TOKENS = 8
 _PROBE_TOLERANCE = 2e-2
+_PROBE_MARGIN = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tree:
+    """Rows in which requests that begin alike share their first tokens.
+
+    Attributes:
+        position: int64[B, L], place of each token on its path, from 0.
+        sees: bool[B, L, L], [b, i, j]: token i of row b sees token j, which is itself or before it on its path.
+    """
+
+    position: torch.Tensor
+    sees: torch.Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,13 +37,13 @@ class Model:
     """A model in two parts.
 
     Attributes:
-        body: int64[B, L] token ids -> hidden states [B, L, hidden], causal, without a mask: what
+        body: (int64[B, L] token ids, Tree or None) -> hidden states [B, L, hidden]. None: causal, without a mask: what
             stands right of a token, padding included, can't reach it.
         head: hidden states [N, hidden] -> logits [N, vocab] in float32 (float64 for a float64 model).
         device: where both run.
     """
 
-    body: Callable[[torch.Tensor], torch.Tensor]
+    body: Callable[[torch.Tensor, Tree | None], torch.Tensor]
     head: Callable[[torch.Tensor], torch.Tensor]
     device: torch.device
 
@@ -57,11 +71,14 @@ def set_up_compute(compute: Compute, local_rank: int) -> torch.device:
     return torch.device("cuda", local_rank)
 
 
-def load_model(folder: Path, compute: Compute, dtype: str, device: torch.device, *, allow_pickle: bool) -> Model:
-    """The model in `folder`, in `dtype`.
+def load_model(
+    folder: Path, compute: Compute, dtype: str, device: torch.device, *, allow_pickle: bool, trees: bool
+) -> Model:
+    """The model in `folder`, in `dtype`; `trees`: it will be given some.
 
     Raises:
-        ModelError: transformers can't load it, or its logits are not its head applied to its last hidden states.
+        ModelError: transformers can't load it, its logits are not its head applied to its last hidden states, or it
+            doesn't compute a tree as it should.
     """
     import transformers
 
@@ -81,9 +98,10 @@ def load_model(folder: Path, compute: Compute, dtype: str, device: torch.device,
     loaded = loaded.to(device).eval()
     wide = dtype == "float64"
 
-    def body(tokens: torch.Tensor) -> torch.Tensor:
+    def body(tokens: torch.Tensor, tree: Tree | None) -> torch.Tensor:
+        given = {} if tree is None else {"position_ids": tree.position, "attention_mask": _additive(tree, loaded.dtype)}
         with torch.inference_mode(), _widened(wide):
-            hidden: torch.Tensor = loaded.base_model(input_ids=tokens, use_cache=False).last_hidden_state
+            hidden: torch.Tensor = loaded.base_model(input_ids=tokens, use_cache=False, **given).last_hidden_state
             return hidden
 
     embeddings = loaded.get_output_embeddings()
@@ -98,6 +116,8 @@ def load_model(folder: Path, compute: Compute, dtype: str, device: torch.device,
 
     model = Model(body=body, head=head, device=device)
     _probe(loaded, model, wide, folder)
+    if trees:
+        _probe_tree(loaded, model, folder)
     return model
 
 
@@ -132,7 +152,7 @@ def _probe(loaded: Any, model: Model, wide: bool, folder: Path) -> None:
     )
     with torch.inference_mode(), _widened(wide):
         whole = loaded(input_ids=tokens, use_cache=False).logits[0].double()
-    parts = model.head(model.body(tokens)[0]).double()
+    parts = model.head(model.body(tokens, None)[0]).double()
     if parts.shape != whole.shape or not torch.allclose(
         parts, whole, rtol=_PROBE_TOLERANCE, atol=_PROBE_TOLERANCE, equal_nan=True
     ):
@@ -140,6 +160,40 @@ def _probe(loaded: Any, model: Model, wide: bool, folder: Path) -> None:
             f"{folder}: the logits of this architecture ({type(loaded).__name__}) are not its head applied to its last hidden "
             "states; it is not supported yet"
         )
+
+
+def _probe_tree(loaded: Any, model: Model, folder: Path) -> None:
+    """Prove that of two requests in one row each is computed as if it were alone.
+
+    The second must come out far nearer to itself alone than to what it is after the first, tree or no tree.
+    """
+    half = _PROBE_TOKENS
+    ids = torch.arange(1, 1 + 3 * half, device=model.device) % int(loaded.config.get_text_config().vocab_size)
+    path = torch.cat([torch.arange(half), torch.arange(2 * half, 3 * half)]).to(model.device)
+    sees = torch.tril(torch.ones(3 * half, 3 * half, dtype=torch.bool, device=model.device))
+    sees[2 * half :, half : 2 * half] = False
+    position = torch.cat([torch.arange(2 * half), torch.arange(half, 2 * half)]).to(model.device)
+    try:
+        packed = model.head(model.body(ids[None], Tree(position=position[None], sees=sees[None]))[0, path])
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise _no_trees(loaded, folder) from error
+    alone = model.head(model.body(ids[None, path], None)[0])
+    after = model.head(model.body(ids[None], None)[0, path])
+    if not (packed - alone).abs().max() * _PROBE_MARGIN <= (after - alone).abs().max():
+        raise _no_trees(loaded, folder)
+
+
+def _no_trees(loaded: Any, folder: Path) -> ModelError:
+    return ModelError(
+        f"{folder}: this architecture ({type(loaded).__name__}) doesn't compute requests that share a row as it computes "
+        "them alone; say `batch: {share_prefixes: false}`, which makes a new plan"
+    )
+
+
+def _additive(tree: Tree, dtype: torch.dtype) -> torch.Tensor:
+    """[B, 1, L, L] to be added to attention scores: 0 where a token is seen."""
+    mask = torch.full(tree.sees.shape, torch.finfo(dtype).min, dtype=dtype, device=tree.sees.device)
+    return mask.masked_fill_(tree.sees, 0.0)[:, None]
 
 
 class _Widened(TorchFunctionMode):

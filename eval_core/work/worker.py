@@ -176,8 +176,7 @@ class Worker:
             if not isinstance(error, torch.OutOfMemoryError) and "allocate memory" not in str(error):
                 raise
             rows, length = (
-                len(self.plan.shard_requests(shard_id("replay", batch))),
-                int(self.plan.micro_batches.length[batch]),
+                int(column[batch]) for column in (self.plan.micro_batches.rows, self.plan.micro_batches.length)
             )
             raise WorkerError(
                 f"out of memory in a micro-batch of {rows} rows of {length} tokens; a smaller batch.tokens or compute.head_rows "
@@ -205,14 +204,16 @@ class Worker:
             self._model = None
             free(self.device)
             spec = self.plan.spec
-            model = load_model(self.folder, spec.compute, dtype, self.device, allow_pickle=spec.allow_pickle)
+            trees = bool(self.plan.requests.shared.any())
+            model = load_model(
+                self.folder, spec.compute, dtype, self.device, allow_pickle=spec.allow_pickle, trees=trees
+            )
             self._model = (dtype, model)
             self.board.beat()
         return self._model[1]
 
     def _provenance(self, started: float, finished: float, shard: str) -> Provenance:
         place = self.board.place
-        lengths, rows = self.plan.micro_batches.length, np.diff(self.plan.micro_batches.first_request)
         batches = self.plan.shard_batches(shard)
         return Provenance(
             attempt=self.board.attempt,
@@ -223,7 +224,7 @@ class Worker:
             device=str(self.device),
             started=started,
             finished=finished,
-            tokens=int((lengths * rows)[batches.start : batches.stop].sum()),
+            tokens=int(self.plan.micro_batches.tokens[batches.start : batches.stop].sum()),
         )
 
     def _record(self) -> None:

@@ -90,9 +90,11 @@ def make_plan(
             tokens=np.arange(8 * n_requests, dtype=np.int32) % 100,
             offsets=np.arange(n_requests + 1, dtype=np.int64) * 8,
             n_scored=n_scored,
+            shared=np.zeros(n_requests, dtype=np.int32),
         ),
         micro_batches=MicroBatchTable(
             first_request=np.minimum(np.arange(batches + 1, dtype=np.int64) * 2, n_requests),
+            rows=np.minimum(n_requests - 2 * np.arange(batches, dtype=np.int32), 2).astype(np.int32),
             length=np.full(batches, 8, dtype=np.int32),
             cost=np.full(batches, 1000, dtype=np.int64),
             first_of_shard=np.minimum(np.arange(-(-batches // 2) + 1, dtype=np.int64) * 2, batches),

@@ -20,7 +20,14 @@ from eval_core.plan.cut import (
 )
 
 SHAPE = ModelShape(
-    body_parameters=10, hidden_size=2, num_layers=3, vocab_size=7, max_positions=None, total_parameters=24
+    body_parameters=10,
+    hidden_size=2,
+    num_layers=3,
+    vocab_size=7,
+    max_positions=None,
+    total_parameters=24,
+    model_type="llama",
+    sliding_window=None,
 )
 
 requests = st.lists(st.tuples(st.lists(st.integers(0, 2), min_size=2, max_size=4), st.integers(1, 3)), max_size=20)
@@ -119,10 +126,11 @@ def test_a_batch_is_closed_only_where_the_next_group_does_not_fit(
 
 @given(st.lists(st.tuples(st.integers(1, 4), st.integers(1, 30)), min_size=1, max_size=20), st.integers(1, 20_000))
 def test_shards_cover_the_micro_batches_and_keep_their_cost(shapes: list[tuple[int, int]], shard_cost: int) -> None:
-    rows = [r for r, _ in shapes]
+    rows = np.array([r for r, _ in shapes], dtype=np.int32)
     first = np.concatenate([[0], np.cumsum(rows)]).astype(np.int64)
-    scored = np.ones(sum(rows), dtype=np.int32)
-    table = cut_shards(first, np.array([n for _, n in shapes], dtype=np.int32), scored, SHAPE, shard_cost)
+    scored = np.ones(rows.sum(), dtype=np.int32)
+    table = cut_shards(first, rows, np.array([n for _, n in shapes], dtype=np.int32), scored, SHAPE, shard_cost)
+    assert table.tokens.tolist() == [r * n for r, n in shapes]
     assert table.cost.tolist() == [SHAPE.cost(r, n, r) for r, n in shapes]
     bounds = table.first_of_shard.tolist()
     assert (bounds[0], bounds[-1]) == (0, len(shapes))
