@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -52,8 +53,10 @@ def command(*arguments: object) -> list[str]:
 
 
 def environment(**changes: str) -> dict[str, str]:
+    """Ours, without what could lead to a real server; the run's storage is one that refuses at once."""
     mine = ("KF_PIPELINES", "CONCORD", "AWS_", "REQUESTS_CA")
-    return {name: value for name, value in os.environ.items() if not name.startswith(mine)} | changes
+    storage = {"AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret"}
+    return {name: value for name, value in os.environ.items() if not name.startswith(mine)} | storage | changes
 
 
 def call(*arguments: object, timeout: float = 120, **changes: str) -> subprocess.CompletedProcess[str]:
@@ -479,6 +482,63 @@ def test_a_storage_out_of_reach_is_said_and_not_made(fake: FakeKfp, tmp_path: Pa
     assert done.returncode == 0
     assert "no table of the numbers" in done.stderr
     assert not nowhere.exists()
+
+
+GITHUB = {"GITHUB_SHA": "0123456789abcdef", "GITHUB_REPOSITORY": "o/r", "GITHUB_RUN_ID": "7", "GITHUB_RUN_ATTEMPT": "1"}
+GITLAB = {
+    "CI_COMMIT_SHA": "0123456789abcdef",
+    "CI_COMMIT_SHORT_SHA": "01234567",
+    "CI_PROJECT_PATH": "o/r",
+    "CI_PIPELINE_ID": "7",
+}
+
+
+def example_command(name: str) -> tuple[str, dict[str, str]]:
+    """The shell command of an example that submits, and the variables that its CI sets."""
+    example = yaml.safe_load((ROOT / "examples" / "ci" / name).read_text())
+    if name.startswith("gitlab"):
+        return "\n".join(example["evaluate"]["script"]), GITLAB
+    (step,) = [s for s in example["jobs"]["evaluate"]["steps"] if s.get("name") == "Submit and wait"]
+    return step["run"], GITHUB
+
+
+@pytest.mark.parametrize("name", ["github-actions.yaml", "gitlab-ci.yml"])
+def test_the_examples_for_ci_gate_on_the_exit_code(fake: FakeKfp, tmp_path: Path, name: str) -> None:
+    (tmp_path / "evaluation.yaml").write_text(SPEC)
+    shell, variables = example_command(name)
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    for script, code in ((succeeding(), 0), (failing("verify-precision"), 1)):
+        fake.script = script
+        fake.runs.clear()
+        done = subprocess.run(
+            ["bash", "-e", "-c", shell],
+            cwd=tmp_path,
+            env=environment(KF_PIPELINES_ENDPOINT=fake.url, PATH=path, **variables),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == code, done.stderr
+        assert json.loads((tmp_path / "result.json").read_text())["exit_code"] == code
+        (run,) = fake.runs.values()
+        assert run["runtime_config"]["parameters"]["run"] == "s3://evaluations/0123456789abcdef"
+        assert run["display_name"].startswith("o/r 01234567")
+
+
+def test_the_summary_of_the_example_for_github(fake: FakeKfp, finished: dict[str, Path], tmp_path: Path) -> None:
+    if shutil.which("jq") is None:
+        pytest.skip("jq, which GitHub's machines have, is not here")
+    example = yaml.safe_load((ROOT / "examples/ci/github-actions.yaml").read_text())
+    (shell,) = [s["run"] for s in example["jobs"]["evaluate"]["steps"] if s.get("name") == "Summary"]
+    run_id = fake.add_run(succeeding(), {"run": str(finished["passed"])})
+    (tmp_path / "result.json").write_text(call("wait", run_id, "--host", fake.url, "--json").stdout)
+    summary = tmp_path / "summary.md"
+    subprocess.run(
+        ["bash", "-e", "-c", shell], cwd=tmp_path, env=environment(GITHUB_STEP_SUMMARY=str(summary)), check=True
+    )
+    lines = summary.read_text().splitlines()
+    assert lines[0] == f"**verified** {fake.url}/#/runs/details/{run_id}"
+    assert any(line.startswith("| docs | token_ppl ↓ | ") for line in lines), lines
 
 
 def test_compile_writes_what_is_committed(tmp_path: Path) -> None:
