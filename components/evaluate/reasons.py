@@ -80,8 +80,8 @@ class Failure:
         where = f"pod {self.pod}" if self.container == CONTAINER else f"pod {self.pod}, container {self.container},"
         if self.reason in _NOT_STARTED:
             return f"{where} couldn't start: {self.message or self.reason}"
-        if self.exit_code > _SIGNALED:
-            return f"{where} was ended by {_signal_name(self.exit_code - _SIGNALED)} (exit code {self.exit_code})"
+        if name := _signal_name(self.exit_code):
+            return f"{where} was ended by {name} (exit code {self.exit_code})"
         return f"{where} failed with exit code {self.exit_code}"
 
 
@@ -306,9 +306,9 @@ def _kind(failure: Failure) -> Literal["usage", "memory", "own", "infrastructure
         return "infrastructure"
     if failure.exit_code == UsageError.exit_code and failure.container == CONTAINER:
         return "usage"
-    if failure.exit_code <= _SIGNALED or failure.reason in _NOT_STARTED:
-        return "own"
-    return "infrastructure"
+    if _signal_name(failure.exit_code) and failure.reason not in _NOT_STARTED:
+        return "infrastructure"
+    return "own"
 
 
 def _phase(pod: Json) -> str:
@@ -356,8 +356,9 @@ def _sentence(event: Json) -> str:
     return " ".join(str(event.get("message", "")).split())
 
 
-def _signal_name(number: int) -> str:
+def _signal_name(exit_code: int) -> str:
+    """The signal that an exit code stands for, as shells and container runtimes have it; "" for any other code."""
     try:
-        return signal.Signals(number).name
+        return signal.Signals(exit_code - _SIGNALED).name
     except ValueError:
-        return f"signal {number}"
+        return ""

@@ -29,6 +29,7 @@ POLL = 2.0
 COUNT_EVERY = 10.0
 _LINGER = 60.0
 _TAIL_LINES = 20
+_LOG_PATIENCE = 5.0
 _ASKED_PODS = 5
 
 
@@ -178,7 +179,9 @@ def _tell_failure(cluster: Cluster, failure: Failure) -> str:
     if not failure.container:
         return ""
     try:
-        tail = cluster.log_tail(failure.pod, failure.container, _TAIL_LINES, previous=failure.restarted)
+        tail = cluster.with_patience(_LOG_PATIENCE).log_tail(
+            failure.pod, failure.container, _TAIL_LINES, previous=failure.restarted
+        )
     except ClusterError as error:
         say(f"the log of pod {failure.pod} can't be read: {error}")
         return ""
