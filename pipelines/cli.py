@@ -163,7 +163,7 @@ def submit(
 
     def work(result: dict[str, Any]) -> int:
         from pipelines.package import load_package
-        from pipelines.parameters import read_file, read_settings, read_spec, resolve
+        from pipelines.parameters import read_file, read_pod_template, read_settings, read_spec, resolve
         from pipelines.submit import Submission
         from pipelines.submit import submit as submit_run
 
@@ -173,7 +173,7 @@ def submit(
         if spec is not None:
             given["spec"] = read_spec(spec)
         if pod_template is not None:
-            given["pod_template"] = read_file(pod_template)
+            given["pod_template"] = read_pod_template(pod_template)
         package = load_package(_variant(given.get("run")), registry)
         values = resolve(package.inputs, given)
         api = _api(host, token_file, ca)
@@ -233,7 +233,7 @@ def compile_(
     from pipelines.compile import compile_pipeline
 
     compile_pipeline(variant, output, registry)
-    say(f"{variant} pipeline written to {output}; upload it in the UI, or submit it with: concord-pipeline submit")
+    say(f"{variant} pipeline written to {output}, for the upload in the UI of Kubeflow Pipelines")
 
 
 def main() -> None:

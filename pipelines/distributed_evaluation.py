@@ -3,8 +3,6 @@
 Types must be objects here, because kfp reads them from the signatures.
 """
 
-import json
-from collections.abc import Mapping
 from typing import Any
 
 from kfp import dsl, kubernetes
@@ -18,16 +16,6 @@ from pipelines.variants import VOLUME, VOLUME_PATH, Variant
 
 SECRET = "concord-storage"
 SECRET_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL", "AWS_REGION", "AWS_ALLOW_HTTP")
-
-POD_TEMPLATES: Mapping[Variant, str] = {
-    "s3": "{}",
-    "pvc": json.dumps(
-        {
-            "volumes": [{"name": "runs", "persistentVolumeClaim": {"claimName": VOLUME}}],
-            "volumeMounts": [{"name": "runs", "mountPath": VOLUME_PATH}],
-        }
-    ),
-}
 
 
 def build_pipeline(variant: Variant) -> Any:
@@ -46,7 +34,7 @@ def _on_a_cluster(variant: Variant) -> Any:
         workers: int = 2,
         processes_per_worker: int = 1,
         gpus_per_worker: int = 0,
-        pod_template: str = POD_TEMPLATES[variant],
+        pod_template: str = "{}",
         tolerance: float = 0.0,
         timeout: int = 86400,
     ) -> None:

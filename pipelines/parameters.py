@@ -80,6 +80,21 @@ def read_spec(path: str) -> str:
     return text if "\n" in text.strip() else f"{text}\n"
 
 
+def read_pod_template(path: Path) -> str:
+    """The value of the input `pod_template`, checked as the launcher will check it where the Kubernetes client is installed.
+
+    Raises:
+        UsageError: the file is no mapping, or says something that a pod can't say.
+    """
+    text = json.dumps(read_file(path))
+    try:
+        from components.evaluate.pod_template import parse_pod_template
+    except ImportError:
+        return text
+    parse_pod_template(text)
+    return text
+
+
 def resolve(inputs: Mapping[str, Input], given: Mapping[str, Any]) -> Values:
     """`given`, each value of its input's type.
 

@@ -13,7 +13,7 @@ STEPS = ("shard-data", "evaluate", "verify-precision", "generate-report")
 
 VOLUME = "concord-runs"
 VOLUME_PATH = "/runs"
-"""The claim of the run storage on a volume, and where every pod mounts it."""
+"""The claim of the run storage on a volume, and where every pod mounts it: the steps' here, the workers' by the launcher."""
 
 _FILES = {
     "s3": "distributed_evaluation.yaml",

@@ -291,13 +291,16 @@ def test_without_a_key_each_submission_is_a_run(fake: FakeKfp, spec: Path) -> No
         (SPEC, ("--host", "kubeflow.example.com"), "not an address"),
         (SPEC, ("--run", "/home/me/run"), "no pod sees this"),
         (SPEC, ("--spec", "/nowhere.yaml"), "--set spec=/nowhere.yaml"),
+        (SPEC, ("--pod-template", "pods.yaml"), "did you mean 'nodeSelector'"),
     ],
 )
 def test_bad_input_is_one_line_and_sends_nothing(
     fake: FakeKfp, spec: Path, content: str, arguments: tuple[str, ...], complaint: str
 ) -> None:
     spec.write_text(content)
-    done = submit(fake, spec, *arguments)
+    spec.with_name("pods.yaml").write_text("nodeSelectr: {gpu: a100}\n")
+    there = [str(spec.with_name(a)) if a == "pods.yaml" else a for a in arguments]
+    done = submit(fake, spec, *there)
     assert done.returncode == 2, done.stderr
     assert complaint in one_error(done)
     assert not fake.seen

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from components.evaluate.job import RUNS_CLAIM, RUNS_PATH
 from components.images import TARGETS, image
 from eval_core.errors import UsageError
 from pipelines.compile import compile_pipeline
@@ -102,9 +103,7 @@ def test_the_volume_is_mounted_in_the_variant_for_it_alone(
         assert not mounts
         return
     assert [(m["constant"], m["mountPath"]) for m in mounts] == [(VOLUME, VOLUME_PATH)] * len(STEPS)
-    default = documents[0]["root"]["inputDefinitions"]["parameters"]["pod_template"]["defaultValue"]
-    assert VOLUME in default
-    assert VOLUME_PATH in default
+    assert (VOLUME, VOLUME_PATH) == (RUNS_CLAIM, RUNS_PATH), "the workers must find the run where the steps put it"
 
 
 def test_images_from_another_registry(variant: Variant) -> None:
