@@ -17,9 +17,8 @@ from eval_core.metrics.score import Float32, Scores, score_items
 from eval_core.metrics.states import ChoiceState, State, merge_states, states_from_json, states_to_json
 from eval_core.metrics.uncertainty import mean_stderr, perplexity_stderr
 from eval_core.plan.types import Plan, shard_id
-from eval_core.shard_file import ShardFile, decode_shard, shard_key
+from eval_core.shard_file import ShardFile, decode_planned, shard_key
 from eval_core.storage import Store
-from eval_core.work.commit import n_scored_tokens
 
 REDUCTION_KEY = "reduction.json"
 REDUCTION_FORMAT = 1
@@ -136,15 +135,9 @@ def load_shards(store: Store, plan: Plan) -> Loaded:
             if data is None:
                 continue
             try:
-                file = decode_shard(data, shard_key(shard))
+                files[shard] = decode_planned(data, plan, shard)
             except CorruptFileError as error:
                 damaged[shard] = str(error)
-                continue
-            wanted = n_scored_tokens(plan, shard)
-            if file.result.plan != plan.digest or file.result.shard != shard or len(file.result.nll) != wanted:
-                damaged[shard] = f"{shard_key(shard)}: belongs to another plan"
-                continue
-            files[shard] = file
     return Loaded(files=files, damaged=damaged)
 
 

@@ -14,6 +14,7 @@ from eval_core.canonical import canonical_json, digest_json, little_endian
 from eval_core.errors import CorruptFileError
 from eval_core.metrics.score import Float32, Float64
 from eval_core.metrics.states import State, states_from_json, states_to_json
+from eval_core.plan.types import Plan
 
 SHARD_FORMAT = 1
 SHARDS = "shards"
@@ -135,3 +136,24 @@ def decode_shard(data: bytes, key: str) -> ShardFile:
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptFileError(f"{key}: not a whole shard file") from error
+
+
+def decode_planned(data: bytes, plan: Plan, shard: str) -> ShardFile:
+    """The file of `shard`, seen to belong to `plan`.
+
+    Raises:
+        CorruptFileError: it is torn, altered, of another plan or of another shard.
+    """
+    key = shard_key(shard)
+    file = decode_shard(data, key)
+    if file.result.plan != plan.digest or file.result.shard != shard:
+        raise CorruptFileError(f"{key}: belongs to another plan")
+    if len(file.result.nll) != (wanted := n_scored_tokens(plan, shard)):
+        raise CorruptFileError(f"{key}: has {len(file.result.nll)} tokens, the plan scores {wanted}")
+    return file
+
+
+def n_scored_tokens(plan: Plan, shard: str) -> int:
+    """Scored tokens of a shard."""
+    requests = plan.shard_requests(shard)
+    return int(plan.requests.n_scored[requests.start : requests.stop].sum(dtype=np.int64))

@@ -19,6 +19,7 @@ from eval_core.shard_file import (
     Provenance,
     ShardFile,
     ShardResult,
+    decode_planned,
     decode_shard,
     encode_shard,
     shard_key,
@@ -105,20 +106,12 @@ def scan_committed(store: Store, plan: Plan, attempt: str) -> Committed:
         if data is None:
             continue
         try:
-            file = decode_shard(data, key)
-            if shard not in wanted or file.result.shard != shard or file.result.plan != plan.digest:
+            if shard not in wanted:
                 raise CorruptFileError(f"{key}: belongs to another plan")
-            if len(file.result.nll) != n_scored_tokens(plan, shard):
-                raise CorruptFileError(f"{key}: has {len(file.result.nll)} tokens")
+            file = decode_planned(data, plan, shard)
         except CorruptFileError:
             set_aside(store, key, attempt)
             committed.set_aside.append(key)
             continue
         committed.files[shard] = file
     return committed
-
-
-def n_scored_tokens(plan: Plan, shard: str) -> int:
-    """Scored tokens of a shard."""
-    requests = plan.shard_requests(shard)
-    return int(plan.requests.n_scored[requests.start : requests.stop].sum(dtype=np.int64))

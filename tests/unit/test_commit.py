@@ -12,10 +12,10 @@ import pytest
 
 from eval_core.errors import StorageError
 from eval_core.plan.types import Plan, shard_id
-from eval_core.shard_file import Provenance, ShardResult, decode_shard, encode_shard, shard_key
+from eval_core.shard_file import Provenance, ShardResult, decode_shard, encode_shard, n_scored_tokens, shard_key
 from eval_core.storage import Store
 from eval_core.work.agenda import Agenda, draw_up
-from eval_core.work.commit import Committed, commit_shard, n_scored_tokens, scan_committed
+from eval_core.work.commit import Committed, commit_shard, scan_committed
 
 Origin = Callable[..., Provenance]
 SHARD = "main/000001"
