@@ -25,11 +25,12 @@ RUN python3 -m venv /opt/build \
 FROM build AS thin-packages
 RUN /opt/build/bin/pip --python /opt/concord/bin/python install "$(echo /dependencies/*.whl)" \
     && /opt/build/bin/pip --python /opt/concord/bin/python uninstall --yes concord-eval
-# A fifth of it nobody needs here: tests, headers, and Arrow's own ways to S3, to its servers and to query plans.
+# A fifth of it nobody needs here: tests, headers, and Arrow's own clients of servers and of S3.
 # (numpy.testing reads a file of the tests in numpy/_core.)
 RUN find /opt/concord/lib -depth -not -path '*/numpy/_core/*' \
-        \( -type d \( -name tests -o -name include \) -o -path '*/pyarrow/*flight*' -o -path '*/pyarrow/*s3*' -o -path '*/pyarrow/*substrait*' \) \
-        -exec rm -r {} +
+        \( -type d \( -name tests -o -name include \) -o -path '*/pyarrow/*flight*' -o -path '*/pyarrow/*s3*' \) \
+        -exec rm -r {} + \
+    && /opt/concord/bin/python -c 'import matplotlib.pyplot, numpy.testing, pyarrow.parquet, scipy.stats'
 
 FROM thin-packages AS launcher-packages
 RUN /opt/build/bin/pip --python /opt/concord/bin/python install "$(echo /dependencies/*.whl)[launcher]" \

@@ -206,6 +206,10 @@ def _tensor_shapes(files: Iterable[Path]) -> dict[str, list[int]]:
 
     shapes: dict[str, list[int]] = {}
     for path in files:
+        try:
+            path.open("rb").close()  # safetensors says of a file that this user may not read that there is none
+        except OSError as error:
+            raise ModelError(f"{path}: can't be read: {error.strerror}") from error
         if path.suffix != ".safetensors":
             continue
         try:

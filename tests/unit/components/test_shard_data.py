@@ -79,6 +79,18 @@ def test_a_bad_spec(old: str, new: str, wanted: str, step: Callable[..., Any], s
     assert not (tmp_path / "run").exists()
 
 
+def test_weights_that_can_not_be_read(
+    step: Callable[..., Any], spec_text: str, tiny_model: Path, tmp_path: Path
+) -> None:
+    model = Path(shutil.copytree(tiny_model, tmp_path / "model"))
+    (model / "model.safetensors").unlink()
+    (model / "model.safetensors").mkdir()
+    text = spec_text.replace(str(tiny_model), str(model))
+    done = step("shard_data", {"spec": text, "run": str(tmp_path / "run")})
+    assert done.code == 2
+    assert "model.safetensors: can't be read: Is a directory" in done.error
+
+
 def test_no_such_file(step: Callable[..., Any], tmp_path: Path) -> None:
     done = step("shard_data", {"spec": str(tmp_path / "none.yaml"), "run": str(tmp_path / "run")})
     assert done.code == 2
