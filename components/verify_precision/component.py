@@ -15,7 +15,7 @@ def verify_precision(
 ) -> dsl.ContainerSpec:
     """Reduce the committed shards to the numbers, exactly, and check them. The step fails when a check fails.
 
-    The outputs are written before it fails, so that the UI shows them in any case.
+    The outputs are written before it fails, and the UI then shows `checks`.
 
     Args:
         run: The run's storage, as `shard_data` was given it.
