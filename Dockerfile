@@ -37,7 +37,7 @@ RUN /opt/build/bin/pip --python /opt/concord/bin/python install "$(echo /depende
     && /opt/build/bin/pip --python /opt/concord/bin/python uninstall --yes concord-eval
 
 FROM build AS worker-packages
-# A requirement, the URL of a wheel, or several words such as: torch --index-url https://download.pytorch.org/whl/cpu
+# A requirement, the URL of a wheel, or several words of pip, such as: torch --index-url URL
 ARG TORCH_REQUIREMENT=torch
 # hadolint ignore=SC2086
 RUN /opt/build/bin/pip --python /opt/concord/bin/python install ${TORCH_REQUIREMENT} \
