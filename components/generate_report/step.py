@@ -63,7 +63,7 @@ def _report(run: str, notes: Sequence[str]) -> _Parts:
     if not loaded.missing(shard_id("main", i) for i in range(plan.n_shards)):
         return _of_complete(store, plan, loaded, notes)
     planned = Planned(plan=plan, loaded=loaded)
-    again = "Or start the pipeline again with the same spec and the same run: what is committed is not computed twice."
+    again = "To go on, start the pipeline again with the same spec and the same run, or use the command below."
     return _of_unfinished(
         Unfinished(uri=run, planned=planned, notes=[*notes, again]),
         {"state": "incomplete", "shards committed": planned.committed, "shards": plan.n_shards},
