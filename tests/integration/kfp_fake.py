@@ -241,6 +241,8 @@ class FakeKfp:
             return 401, {"error": "Request header error: there is no user identity header.", "code": 16}
         if self.forbidden:
             return 403, {"error": "User 'ci' is not authorized with reason: (no permission)", "code": 7}
+        if path == "/apis/v2beta1/healthz":
+            return 200, {"multi_user": True} if self.multi_user else {}
         if path == "/apis/v2beta1/experiments":
             return self._experiments(method, query, body)
         if path == "/apis/v2beta1/runs":

@@ -15,9 +15,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import kfp
 import pytest
 import yaml
 from kfp_fake import FakeKfp, Moment, failing, make_certificates, succeeding, terminated
+from kfp_server_api import V2beta1Run
 
 from eval_core.reduce import load_reduction
 from eval_core.storage import Store
@@ -110,6 +112,23 @@ def test_a_good_run(fake: FakeKfp, spec: Path) -> None:
     }
     spec_document, platform = yaml.safe_load_all(compiled_file("s3").read_text())
     assert run["pipeline_spec"] == {"pipeline_spec": spec_document, "platform_spec": platform}
+
+
+@pytest.mark.filterwarnings("ignore:This client only works:FutureWarning")
+def test_kfps_own_client_understands_the_fake_and_what_we_sent(fake: FakeKfp, spec: Path) -> None:
+    done = submit(fake, spec, "--name", "nightly", "--workers", 4)
+    assert done.returncode == 0, done.stderr
+    (run_id,) = fake.runs
+    assert fake.runs[run_id].keys() - {"script"} <= set(V2beta1Run.attribute_map.values())
+    client = kfp.Client(host=fake.url)
+    condition = {"key": "description", "operation": "IS_SUBSTRING", "string_value": "concord-key="}
+    (listed,) = client.list_runs(filter=json.dumps({"predicates": [condition]}), page_size=10).runs
+    run = client.get_run(run_id)
+    assert listed.run_id == run.run_id == run_id
+    assert (run.state, run.display_name, run.runtime_config.parameters["workers"]) == ("SUCCEEDED", "nightly", 4)
+    assert [moment.state for moment in run.state_history] == ["PENDING", "RUNNING", "SUCCEEDED"]
+    states = {task.display_name: task.state for task in run.run_details.task_details}
+    assert states["verify-precision"] == "SUCCEEDED"
 
 
 def test_a_run_on_the_volume_gets_the_pipeline_that_mounts_it(fake: FakeKfp, spec: Path, tmp_path: Path) -> None:
