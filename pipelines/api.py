@@ -12,11 +12,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-import requests
-
 from eval_core.errors import UsageError
 from pipelines.bearer import TokenSource
 from pipelines.errors import ApiError, TransientError
+
+try:
+    import requests
+except ImportError as missing:
+    raise UsageError("submitting needs requests: pip install 'concord-eval[submit]'") from missing
 
 _ROOT = "/apis/v2beta1"
 _CONNECT_SECONDS = 10

@@ -229,7 +229,7 @@ def compile_(
     ] = "s3",
     registry: Registry = None,
 ) -> None:
-    """Compile the pipeline to a file that the UI of Kubeflow Pipelines takes. Needs kfp: pip install 'concord-eval[kubeflow]'."""
+    r"""Compile the pipeline to a file that the UI of Kubeflow Pipelines takes. Needs kfp: pip install 'concord-eval\[kubeflow]'."""
     from pipelines.compile import compile_pipeline
 
     compile_pipeline(variant, output, registry)

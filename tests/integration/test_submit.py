@@ -572,6 +572,23 @@ def test_compile_writes_what_is_committed(tmp_path: Path) -> None:
     assert "--output" in one_error(done)
 
 
+@pytest.mark.parametrize(
+    ("module", "arguments", "extra"),
+    [
+        ("requests", ["wait", "id", "--host", "http://127.0.0.1:9"], "concord-eval[submit]"),
+        ("kfp", ["compile", "--output", "/nowhere.yaml"], "concord-eval[kubeflow]"),
+    ],
+)
+def test_what_is_not_installed_is_named(module: str, arguments: list[str], extra: str) -> None:
+    code = (
+        f"import sys; sys.modules[{module!r}] = None; sys.argv[1:] = {arguments!r}; import pipelines.cli as c; c.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
+    assert done.returncode == 2
+    assert extra in one_error(done)
+    assert extra in call("compile", "--help").stdout or module == "requests"
+
+
 def test_a_command_is_quick_to_start() -> None:
     slow = ("kfp", "kubernetes", "numpy", "pyarrow", "obstore", "torch")
     code = f"import sys, pipelines.cli; sys.exit([m for m in {slow!r} if m in sys.modules] or 0)"
