@@ -249,7 +249,7 @@ def python(*lines: str) -> list[str]:
 def load_line() -> str:
     return (
         "from eval_core.work.model import load_model; from eval_core.spec import Compute; from pathlib import Path;"
-        f"load_model(Path({str(MODEL)!r}), Compute(), 'float32', torch.device('cpu'), allow_pickle=False)"
+        f"load_model(Path({str(MODEL)!r}), Compute(), 'float32', torch.device('cpu'), allow_pickle=False, trees=False)"
     )
 
 
