@@ -8,8 +8,6 @@ from collections.abc import Callable
 from typing import Any
 from urllib.request import urlopen
 
-import yaml
-
 from . import certificates, parts, processes, settings
 from .shell import TestbedError, wait_until
 
@@ -102,9 +100,9 @@ def install_operator(kubectl: Kubectl) -> None:
         "metadata": {"name": "training-operator-init-container", "namespace": "kubeflow"},
         "data": {"initContainer.yaml": INIT_CONTAINER},
     }
-    text = yaml.safe_dump_all([*documents, template])
+    everything = {"apiVersion": "v1", "kind": "List", "items": [*documents, template]}
     # Client-side apply keeps the whole object in an annotation, and these definitions are too large for one.
-    kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", input=text)
+    kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", input=json.dumps(everything))
 
 
 def await_operator(kubectl: Kubectl) -> None:

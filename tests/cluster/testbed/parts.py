@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import inspect
+import json
 import os
 import shutil
 import tarfile
@@ -81,7 +82,7 @@ def build() -> None:
         TestbedError: not root, no apt or no Go, or a build failed.
     """
     install_packages()
-    with _lock(), ThreadPoolExecutor(max_workers=1) as beside:
+    with ThreadPoolExecutor(max_workers=1) as beside:
         base = beside.submit(_build_base)
         for program in PROGRAMS:
             _build_program(program)
@@ -92,8 +93,7 @@ def build() -> None:
 
 def build_s3() -> Path:
     """Build the S3 server of the tests, and give back its path."""
-    with _lock():
-        _build_program(S3_PROGRAM)
+    _build_program(S3_PROGRAM)
     return settings.binary(S3_PROGRAM.name)
 
 
@@ -117,7 +117,7 @@ def install_packages() -> None:
 
 
 def operator_manifests() -> Path:
-    return settings.cache() / "operator.yaml"
+    return settings.cache() / "operator.json"
 
 
 def archive(tag: str) -> Path:
@@ -127,7 +127,7 @@ def archive(tag: str) -> Path:
 
 def operator_documents() -> list[dict[str, Any]]:
     """The operator's own manifests."""
-    return list(yaml.safe_load_all(operator_manifests().read_text(encoding="utf-8")))
+    return list(json.loads(operator_manifests().read_text(encoding="utf-8")))
 
 
 def operator_image() -> str:
@@ -160,7 +160,8 @@ def _render_operator() -> None:
     run("go", "mod", "download", OPERATOR_MODULE, cwd=folder)
     source = run("go", "list", "-m", "-f", "{{.Dir}}", OPERATOR_MODULE, cwd=folder).strip()
     text = run(settings.binary("kubectl"), "kustomize", f"{source}/manifests/overlays/standalone")
-    operator_manifests().write_text(text, encoding="utf-8")
+    # As JSON, which is read in no time: the definitions have 3 MB.
+    operator_manifests().write_text(json.dumps(list(yaml.safe_load_all(text))), encoding="utf-8")
 
 
 def _build_base() -> None:
@@ -227,13 +228,21 @@ def _once(output: Path, inputs: list[str | bytes | Path], build_it: Callable[[],
         data = piece.read_bytes() if isinstance(piece, Path) else piece.encode() if isinstance(piece, str) else piece
         digest.update(len(data).to_bytes(8, "big") + data)
     stamp = _stamp(output)
-    if output.exists() and stamp.exists() and stamp.read_text() == digest.hexdigest():
+
+    def is_there() -> bool:
+        return output.exists() and stamp.exists() and stamp.read_text() == digest.hexdigest()
+
+    if is_there():
         return
     output.parent.mkdir(parents=True, exist_ok=True)
     stamp.parent.mkdir(parents=True, exist_ok=True)
-    with _timed(output.name):
-        build_it()
-    stamp.write_text(digest.hexdigest())
+    with stamp.with_name(f"{stamp.name}.lock").open("w") as lock:
+        # Another checkout's tests may be building it.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not is_there():
+            with _timed(output.name):
+                build_it()
+            stamp.write_text(digest.hexdigest())
 
 
 def _stamp(output: Path) -> Path:
@@ -257,11 +266,3 @@ def _timed(what: str) -> Iterator[None]:
     start = time.monotonic()
     yield
     print(f"[testbed] {what}: {time.monotonic() - start:.0f} s", flush=True)
-
-
-@contextmanager
-def _lock() -> Iterator[None]:
-    settings.cache().mkdir(parents=True, exist_ok=True)
-    with (settings.cache() / "lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
