@@ -23,7 +23,7 @@ from eval_core.storage import Store
 from eval_core.work.commit import scan_committed
 
 if TYPE_CHECKING:
-    from eval_core.work.gathering import Gathering
+    from eval_core.work.gathering import Gathering, Patience
 
 _MONITOR_INTERVAL = 0.5
 _SIGNALED = 128
@@ -68,7 +68,7 @@ def read_settings(environ: Mapping[str, str] = os.environ) -> NodeSettings:
     )
 
 
-def run_node(settings: NodeSettings) -> int:
+def run_node(settings: NodeSettings, patience: Patience | None = None) -> int:
     """Run this node's ranks until nothing is missing; returns the exit code.
 
     Raises:
@@ -83,7 +83,7 @@ def run_node(settings: NodeSettings) -> int:
 
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     seat = Seat(node=settings.node, nodes=settings.nodes, host=settings.host, port=settings.port)
-    gathering = Gathering(seat, Patience(), _completeness(settings.run), _say)
+    gathering = Gathering(seat, patience or Patience(), _completeness(settings.run), _say)
     config = _agent_config(settings, gathering)
     while True:
         try:
