@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 from urllib.request import urlopen
 
 import yaml
@@ -77,10 +78,14 @@ def load(tag: str) -> None:
     docker("tag", tag, passing)
     docker("push", "--quiet", passing)
     docker("rmi", passing)
-    for which in lacking:
+
+    def pull(which: settings.NodeSettings) -> None:
         node.ctr(which, "images", "pull", "--plain-http", passing)
         node.ctr(which, "images", "tag", "--force", passing, _full_name(tag))
         node.remember_image(which, tag, identity)
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(pull, lacking))
 
 
 def _start_registry() -> None:

@@ -8,14 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from urllib.error import HTTPError
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 from . import parts, processes, settings
-from .shell import run, wait_until
+from .shell import wait_until
 
 PORT = 18333
-MASTER_PORT = 19333
-MASTER = f"{settings.HOST_ADDRESS}:{MASTER_PORT}"
+FILER_PORT = 18888
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,8 +37,8 @@ class S3:
         }
 
     def make_bucket(self, name: str) -> None:
-        """Make a bucket; the server has no request for it that needs no signature, so its own shell is asked."""
-        run(settings.binary("weed"), "shell", f"-master={MASTER}", input=f"s3.bucket.create -name {name}\n", timeout=60)
+        """Make a bucket, if it is not there: a folder of the server's file store, where no request must be signed."""
+        urlopen(Request(f"http://{settings.HOST_ADDRESS}:{FILER_PORT}/buckets/{name}/", method="POST"))
 
 
 @contextmanager
@@ -63,12 +62,12 @@ def server() -> Iterator[S3]:
         "dir": folder / "data",
         "ip": settings.HOST_ADDRESS,
         "ip.bind": settings.HOST_ADDRESS,
-        "master.port": MASTER_PORT,
+        "master.port": 19333,
         "master.volumeSizeLimitMB": 100,
         "volume.port": 18080,
         "volume.max": 20,
         "filer": "true",
-        "filer.port": 18888,
+        "filer.port": FILER_PORT,
         "s3": "true",
         "s3.port": PORT,
         "s3.config": configuration,
@@ -79,7 +78,8 @@ def server() -> Iterator[S3]:
         wait_until(lambda: _answers(access.endpoint), "the S3 server answers", 60)
         yield access
     finally:
-        processes.stop("s3")
+        # At its own pace it waits 10 s for readers of what is dropped anyway.
+        processes.stop("s3", grace=0)
 
 
 def _answers(endpoint: str) -> bool:
