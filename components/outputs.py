@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from eval_core.errors import UsageError
+from eval_core.errors import StorageError, UsageError
 from eval_core.report.text import encode_json, plain
 
 Scalar = str | int | float
@@ -110,6 +110,9 @@ def write_outputs(given: ExecutorInput, outputs: Outputs) -> None:
     """Write every output where the pipeline wants it, executor_output.json last.
 
     What the pipeline doesn't ask for is left out.
+
+    Raises:
+        StorageError: a folder can't be made, or a file can't be written.
     """
     for name, path in given.parameters.items():
         _write(path, outputs.parameters[name].encode())
@@ -123,5 +126,8 @@ def write_outputs(given: ExecutorInput, outputs: Outputs) -> None:
 
 
 def _write(path: Path, data: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    except OSError as error:
+        raise StorageError(f"{path}: the output can't be written: {error.strerror}") from error

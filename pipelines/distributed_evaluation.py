@@ -86,7 +86,7 @@ def _in_one_step() -> Any:
             processes: Processes in the container. Any number gives the same bits.
             tolerance: Relative error of the summed log-likelihood that is still accepted. 0: what the spec says.
         """
-        exit_task = generate_report(run=run)
+        exit_task = generate_report(run=run, backend="local")
         with dsl.ExitHandler(exit_task, name="evaluation"):
             planned = shard_data(spec=spec, run=run, tolerance=tolerance)
             digest = planned.outputs["plan_digest"]

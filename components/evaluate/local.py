@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from importlib.util import find_spec
 
 from components.evaluate.request import LaunchRequest, LaunchResult
+from components.images import image
 from components.planned import open_planned
-from eval_core.errors import IncompleteRunError
+from eval_core.errors import IncompleteRunError, UsageError
 from eval_core.reduce import load_shards
 from eval_core.work.launch import run_ranks
 
@@ -20,6 +22,10 @@ def evaluate_here(request: LaunchRequest) -> LaunchResult:
         IncompleteRunError: all ranks ended well, and yet shards are missing.
         StorageError: the run's storage is out of reach.
     """
+    if find_spec("torch") is None:
+        raise UsageError(
+            f"backend 'local' computes in this step's own container, whose image must be {image('worker')} then"
+        )
     started = time.monotonic()
     store, plan = open_planned(request.run, request.plan_digest)
     shards = plan.shard_ids()

@@ -12,14 +12,16 @@ def generate_report(
     report: dsl.Output[dsl.HTML],
     summary: dsl.Output[dsl.Markdown],
     metrics: dsl.Output[dsl.Metrics],
+    backend: str = "pytorchjob",
 ) -> dsl.ContainerSpec:
     """Report whatever the run has, however the steps before it ended. Made to be the exit task of a pipeline.
 
-    Inside a cluster it first deletes the PyTorchJobs of the run, so that none outlives a pipeline that was stopped.
+    With `pytorchjob`, and inside a cluster, it first deletes the PyTorchJobs of the run, so that none outlives a pipeline that was stopped.
 
     Args:
         run: The run's storage, as `shard_data` was given it.
         status: How the steps before ended; the pipeline fills it in.
+        backend: As `evaluate` was given it. With `local` there is no PyTorchJob to delete.
 
     Returns:
         report: One self-contained page: the full report, or how far the run came and how to resume it.

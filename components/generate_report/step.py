@@ -21,7 +21,7 @@ from eval_core.storage import Store
 from eval_core.verify.run import verify_run
 
 
-def generate_report(*, run: str, status: dict[str, Any] | None = None) -> Outputs:
+def generate_report(*, run: str, backend: str, status: dict[str, Any] | None = None) -> Outputs:
     """Report a run: nothing planned, incomplete, or complete.
 
     Jobs that can't be deleted, or a run that can't be read, are said in the report; the exit code is the error's.
@@ -29,7 +29,8 @@ def generate_report(*, run: str, status: dict[str, Any] | None = None) -> Output
     errors: list[ConcordError] = []
     notes = _ending(status or {})
     try:
-        _delete_jobs(run)
+        if backend == "pytorchjob":
+            _delete_jobs(run)
     except ConcordError as error:
         errors.append(error)
         notes.append(f"Jobs of this run may still be there: {error}")

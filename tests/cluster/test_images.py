@@ -64,6 +64,17 @@ def test_content(target: str, docker_host: str, images: dict[str, str]) -> None:
     assert in_image(docker_host, images[target]).stdout.lstrip().startswith("Usage: concord")
 
 
+def test_only_the_worker_computes_here(docker_host: str, images: dict[str, str]) -> None:
+    values = {"run": "/tmp/run", "plan_digest": "0", "image": "", "backend": "local", "pod_template": "{}"}
+    numbers = dict.fromkeys(("workers", "processes_per_worker", "gpus_per_worker", "timeout", "patience"), 1)
+    given = json.dumps({"inputs": {"parameterValues": values | numbers}, "outputs": {"outputFile": "/tmp/out.json"}})
+    done = in_image(docker_host, images["evaluate"], "python", "-m", "components.evaluate", "--executor-input", given)
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"error: backend 'local' computes in this step's own container, whose image must be {images['worker']} then\n"
+    )
+
+
 @pytest.fixture
 def folder(tiny_model: Path, small_data: Path, tmp_path: Path) -> Path:
     """What the containers see as /work: a model, data, and room for a run, open to every user."""
@@ -106,7 +117,7 @@ def test_the_chain_gives_the_bits_of_one_local_process(
     reported = step(
         "generate_report",
         "generate_report",
-        {**run, "status": {"state": "SUCCEEDED"}},
+        {**run, "backend": "local", "status": {"state": "SUCCEEDED"}},
         ("report", "summary", "metrics"),
     )
     assert "Verified" in (reported / "report").read_text(encoding="utf-8")

@@ -117,7 +117,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def test_the_jobs_of_the_run_are_deleted(cluster: Any, own_run: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    outputs = module.generate_report(run=str(own_run), status=SUCCEEDED)
+    outputs = module.generate_report(run=str(own_run), backend="pytorchjob", status=SUCCEEDED)
     assert cluster.asked == [(str(own_run), "evals")]
     assert "deleted the job concord-1-1\ndeleted the job concord-1-2\n" in capsys.readouterr().err
     assert outputs.exit_code == 0
@@ -128,7 +128,7 @@ def test_jobs_that_may_not_be_deleted(cluster: Any, own_run: Path, capsys: pytes
         raise ConcordError("RBAC lacks the verb 'list'")
 
     cluster.delete_run_jobs = refuse
-    outputs = module.generate_report(run=str(own_run), status=SUCCEEDED)
+    outputs = module.generate_report(run=str(own_run), backend="pytorchjob", status=SUCCEEDED)
     assert outputs.exit_code == 1
     assert "error: RBAC lacks the verb 'list'" in capsys.readouterr().err
     assert b"Jobs of this run may still be there: RBAC lacks the verb 'list'" in outputs.files["summary"]
@@ -140,12 +140,17 @@ def test_a_cluster_without_the_operator_has_no_jobs(cluster: Any, own_run: Path)
         raise cluster.OperatorMissingError("no such kind")
 
     cluster.delete_run_jobs = missing
-    assert module.generate_report(run=str(own_run)).exit_code == 0
+    assert module.generate_report(run=str(own_run), backend="pytorchjob").exit_code == 0
+
+
+def test_the_backend_local_has_no_jobs(cluster: Any, own_run: Path) -> None:
+    assert module.generate_report(run=str(own_run), backend="local").exit_code == 0
+    assert cluster.asked == []
 
 
 def test_outside_a_cluster_nothing_is_deleted(own_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "components.evaluate.cluster", None)
-    assert module.generate_report(run=str(own_run)).exit_code == 0
+    assert module.generate_report(run=str(own_run), backend="pytorchjob").exit_code == 0
 
 
 def test_a_hostile_name_stays_text(step: Callable[..., Any], tmp_path: Path) -> None:

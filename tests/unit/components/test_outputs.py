@@ -14,7 +14,7 @@ from kfp.pipeline_spec import pipeline_spec_pb2
 
 from components.command import bind
 from components.outputs import Artifact, Outputs, read_executor_input, write_outputs
-from eval_core.errors import UsageError
+from eval_core.errors import StorageError, UsageError
 
 
 @pytest.mark.parametrize(
@@ -55,6 +55,14 @@ def test_written_as_the_backend_reads_it(executor_input: Callable[..., str], tmp
     assert (folder / "verdict").read_text() == "passed"
     assert (folder / "checks").read_bytes() == b"| a |\n"
     assert json.loads((folder / "metrics").read_text())["acc"] == 0.5
+
+
+def test_a_place_that_can_not_be_written(executor_input: Callable[..., str], tmp_path: Path) -> None:
+    given = read_executor_input(executor_input("shard_data", tmp_path, {}))
+    (tmp_path / "not").write_text("a file where a folder should be")
+    outputs = Outputs(parameters={"plan_digest": ""}, metrics={"metrics": {}}, files={"plan": b""})
+    with pytest.raises(StorageError, match=r"the output can't be written: Not a directory"):
+        write_outputs(given, outputs)
 
 
 def step(*, text: str, whole: int, real: float, status: dict[str, Any] | None = None) -> Outputs:
