@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from testbed import docker
 
-from components.images import TARGETS
+from components.images import TARGETS, image
 from eval_core.reduce import load_reduction
 from eval_core.storage import Store
 
@@ -39,6 +39,15 @@ def in_image(host: str, tag: str, *command: str, folder: Path | None = None) -> 
     volume = [f"--volume={folder}:/work"] if folder else []
     words = [docker.CLIENT, "--host", host, "run", "--rm", *CONFINED, *volume, tag, *command]
     return subprocess.run(words, capture_output=True, text=True, check=False, timeout=300)
+
+
+@pytest.fixture(scope="module")
+def images(docker_host: str) -> dict[str, str]:
+    """The tag of each target's image, built; no node needs them."""
+    tags = {target: image(target) for target in TARGETS}
+    for target, tag in tags.items():
+        docker.build(target, tag, {})
+    return tags
 
 
 @pytest.mark.parametrize("target", THIN)
