@@ -76,7 +76,7 @@ class Compute:
     dtype: DType = key("of weights and activations; log-softmax and sums are never below float32", "float32")
     threads: int = key("CPU threads of a process; 1 is also what torchrun gives", 1)
     attention: Literal["sdpa", "eager"] = key("the attention implementation", "sdpa")
-    head_rows: int = key("positions of a chunk in the language-model head", 128)
+    head_rows: int = key("positions of a chunk in the language-model head", 192)
 
 
 @dataclass(frozen=True, kw_only=True)
