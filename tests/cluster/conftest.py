@@ -9,11 +9,12 @@ import json
 import os
 import secrets
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import pytest
 from testbed import cluster as testbed
-from testbed import docker, settings
+from testbed import docker, parts, settings
 from testbed import s3 as s3_server
 from testbed.cluster import Cluster
 from testbed.s3 import S3
@@ -21,6 +22,7 @@ from testbed.shell import TestbedError
 
 from components.images import TARGETS, image
 
+HERE = Path(__file__).parent
 WANTED = os.environ.get("CONCORD_CLUSTER") == "1" or bool(os.environ.get("KUBECONFIG"))
 collect_ignore_glob = [] if WANTED else ["test_*.py"]
 
@@ -31,12 +33,25 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         terminalreporter.write_line(line)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Last of all, so that the cluster doesn't run beside other tests."""
+    items.sort(key=lambda item: HERE in item.path.parents)
+
+
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[Cluster]:
+def aloud(pytestconfig: pytest.Config) -> Callable[[], AbstractContextManager[None]]:
+    """`with aloud():` lets what takes minutes be seen as it goes, where pytest would keep it."""
+    capture = pytestconfig.pluginmanager.getplugin("capturemanager")
+    return capture.global_and_fixture_disabled if capture else nullcontext
+
+
+@pytest.fixture(scope="session")
+def cluster(aloud: Callable[[], AbstractContextManager[None]]) -> Iterator[Cluster]:
     """The cluster of KUBECONFIG, or the testbed's: one that `make cluster` left running, else one for this session."""
     given = os.environ.get("KUBECONFIG")
     try:
-        running = testbed.given(Path(given)) if given else testbed.up(kept=False)
+        with aloud():
+            running = testbed.given(Path(given)) if given else testbed.up(kept=False)
     except TestbedError as error:
         pytest.fail(f"no cluster: {error}", pytrace=False)
     yield running
@@ -88,7 +103,7 @@ def docker_host(cluster: Cluster) -> str:
 
 
 @pytest.fixture(scope="session")
-def images(cluster: Cluster) -> dict[str, str]:
+def images(cluster: Cluster, aloud: Callable[[], AbstractContextManager[None]]) -> dict[str, str]:
     """The tag of the image of each target of the Dockerfile, built and on every node.
 
     On a user's own cluster they are taken to be there (`kind load docker-image`, a registry).
@@ -97,15 +112,18 @@ def images(cluster: Cluster) -> dict[str, str]:
     if cluster.own:
         docker.start()
         for target, tag in tags.items():
-            docker.build(target, tag, {})
-            cluster.load_image(tag)
+            with aloud():
+                docker.build(target, tag, {})
+                cluster.load_image(tag)
     return tags
 
 
 @pytest.fixture(scope="session")
-def s3(cluster: Cluster) -> Iterator[S3]:
+def s3(cluster: Cluster, aloud: Callable[[], AbstractContextManager[None]]) -> Iterator[S3]:
     """An S3 server that the pods and this process reach at the same address."""
     if not cluster.own:
         pytest.skip("the pods of the cluster of KUBECONFIG do not reach an S3 server on this machine")
+    with aloud():
+        parts.build_s3()
     with s3_server.server() as running:
         yield running

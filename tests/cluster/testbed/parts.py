@@ -91,10 +91,9 @@ def build() -> None:
         base.result()
 
 
-def build_s3() -> Path:
-    """Build the S3 server of the tests, and give back its path."""
+def build_s3() -> None:
+    """Build the S3 server of the tests."""
     _build_program(S3_PROGRAM)
-    return settings.binary(S3_PROGRAM.name)
 
 
 def install_packages() -> None:
@@ -110,7 +109,7 @@ def install_packages() -> None:
         return
     if shutil.which("apt-get") is None:
         raise TestbedError(f"install {', '.join(missing)}: there is no apt-get here; or give KUBECONFIG")
-    with _timed(f"packages {' '.join(missing)}"):
+    with timed(f"packages {' '.join(missing)}"):
         environment = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
         run("apt-get", "update", env=environment)
         run("apt-get", "install", "-y", "--no-install-recommends", *missing, env=environment)
@@ -240,7 +239,7 @@ def _once(output: Path, inputs: list[str | bytes | Path], build_it: Callable[[],
         # Another checkout's tests may be building it.
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not is_there():
-            with _timed(output.name):
+            with timed(output.name):
                 build_it()
             stamp.write_text(digest.hexdigest())
 
@@ -261,7 +260,8 @@ def _source(function: Callable[..., object]) -> str:
 
 
 @contextmanager
-def _timed(what: str) -> Iterator[None]:
+def timed(what: str) -> Iterator[None]:
+    """Print what takes its time, and how much of it when it is done."""
     print(f"[testbed] {what} ...", flush=True)
     start = time.monotonic()
     yield

@@ -43,8 +43,8 @@ class S3:
 
 @contextmanager
 def server() -> Iterator[S3]:
-    """Run the server on an empty folder; the bridge of the cluster must be there."""
-    program = parts.build_s3()
+    """Run the server, which was built, on an empty folder; the bridge of the cluster must be there."""
+    program = settings.binary(parts.S3_PROGRAM.name)
     folder = settings.cache() / "s3"
     shutil.rmtree(folder, ignore_errors=True)
     (folder / "data").mkdir(parents=True)
