@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -104,7 +105,7 @@ def model_folder(plan: Plan) -> Path:
         ModelError: it is in neither place.
     """
     planned = Path(plan.locations["model"])
-    if planned.is_dir():
+    if os.path.isdir(planned):  # where a folder above it may not be read, Path.is_dir raises
         return planned
     return resolve_model(plan.spec.model, plan.spec.revision, Path(plan.locations["base"]))
 
