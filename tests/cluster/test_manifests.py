@@ -10,11 +10,15 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 from testbed.cluster import Cluster
+from testbed.s3 import S3
 from testbed.shell import TestbedError, wait_until
+
+from eval_core.storage import Store
 
 ROOT = Path(__file__).resolve().parents[2]
 OVERLAYS = ("pvc", "s3", "gpu", "restricted", "monitoring")
@@ -30,6 +34,8 @@ batch: {{tokens: 256, shard_cost: 5000000}}
 work: {{progress_interval: 1, stall_timeout: 60}}
 report: {{bootstrap: 50}}
 """
+
+NOWHERE, UNUSED = "/runs/nowhere", SPEC.format(folder="/runs")
 
 # The nodes of a test are small: four workers fit on two cores.
 SMALL = """
@@ -62,6 +68,11 @@ class Space:
     def kubectl(self, *words: object, timeout: float = 120) -> str:
         return self.cluster.kubectl("--namespace", self.name, *words, timeout=timeout)
 
+    def pods(self) -> dict[str, dict[str, Any]]:
+        """The pods of the PyTorchJob, by name."""
+        listed = json.loads(self.kubectl("get", "pods", "-l", f"training.kubeflow.org/job-name={JOB}", "-o", "json"))
+        return {pod["metadata"]["name"]: pod for pod in listed["items"]}
+
     def await_end(self, kind: str, name: str, done: str, timeout: float) -> None:
         """Wait until `kind/name` has the condition `done`; fail at once where it has failed, with what there is to read."""
 
@@ -85,10 +96,10 @@ class Space:
 
 @pytest.fixture
 def space(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[..., Space]]:
-    """Make a namespace with the setup of an overlay: `space("pvc", run="/runs/x", spec=..., workers=3)`."""
+    """Name a namespace and make an overlay for it: `space("s3", "storage-pvc", run="s3://...", spec=..., workers=3)`."""
     made: list[str] = []
 
-    def make(overlay: str, run: str = "/runs/none", spec: str = SPEC.format(folder="/runs"), workers: int = 3) -> Space:
+    def make(overlay: str, *components: str, run: str = NOWHERE, spec: str = UNUSED, workers: int = 3) -> Space:
         name = f"concord-{overlay}-{os.urandom(3).hex()}"
         folder = tmp_path / name
         folder.mkdir()
@@ -96,6 +107,7 @@ def space(cluster: Cluster, tmp_path: Path) -> Iterator[Callable[..., Space]]:
         kustomization = {
             "namespace": name,
             "resources": [os.path.relpath(ROOT / "manifests" / "overlays" / overlay, folder)],
+            "components": [os.path.relpath(ROOT / "manifests" / "components" / name, folder) for name in components],
             "configMapGenerator": [
                 {"name": "concord-spec", "behavior": "replace", "files": ["spec.yaml"]},
                 {"name": "concord-run", "behavior": "replace", "literals": [f"CONCORD_RUN={run}"]},
@@ -124,6 +136,8 @@ def shared(cluster: Cluster, tiny_model: Path, small_data: Path) -> Path:
     folder.mkdir()
     shutil.copytree(tiny_model, folder / "model")
     shutil.copytree(small_data, folder / "data")
+    for path in folder.rglob("*"):
+        path.chmod(0o755 if path.is_dir() else 0o644)
     folder.chmod(0o777)
     return folder
 
@@ -215,44 +229,71 @@ def test_the_overlay_restricted_refuses_what_the_profile_forbids(space: Callable
 
 @pytest.mark.parametrize(("overlay", "workers"), [("pvc", 3), ("restricted", 1)])
 def test_three_commands_give_the_bits_of_one_process(
-    overlay: str,
-    workers: int,
+    overlay: str, workers: int, space: Callable[..., Space], shared: Path, local_run: Path, images: dict[str, str]
+) -> None:
+    inside = f"/runs/{shared.name}"
+    here = space(overlay, run=f"{inside}/{overlay}", spec=SPEC.format(folder=inside), workers=workers)
+    here.cluster.offer_shared_folder(here.name)
+    here.apply("setup")
+    _evaluate(here, workers)
+    _compare(str(shared / overlay), here, local_run, workers)
+    assert (shared / overlay / "report.html").stat().st_size > 10_000
+
+
+def test_a_run_in_an_object_store_has_the_same_bits(
     space: Callable[..., Space],
     shared: Path,
     local_run: Path,
     images: dict[str, str],
-    concord: Callable[..., subprocess.CompletedProcess[str]],
+    s3: S3,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    inside = f"/runs/{shared.name}"
-    here = space(overlay, run=f"{inside}/{overlay}", spec=SPEC.format(folder=inside), workers=workers)
-    here.apply("setup")
+    """The overlay `s3` with the component `storage-pvc`: the model on the volume, the run in the store."""
+    s3.make_bucket("manifests")
+    run = f"s3://manifests/{os.urandom(4).hex()}"
+    here = space("s3", "storage-pvc", run=run, spec=SPEC.format(folder=f"/runs/{shared.name}"), workers=1)
     here.cluster.offer_shared_folder(here.name)
+    here.apply("setup")
+    literals = [f"--from-literal={name}={value}" for name, value in s3.environment().items()]
+    here.kubectl("create", "secret", "generic", "concord-storage", *literals)
+    _evaluate(here, 1)
+    for name, value in s3.environment().items():
+        monkeypatch.setenv(name, value)
+    _compare(run, here, local_run, 1)
+    assert len(Store(run).require("report.html", "the report step writes it")) > 10_000
 
+
+def _evaluate(here: Space, workers: int) -> None:
+    """The three commands, and what can be seen while they run."""
     here.apply("plan")
     here.await_end("job", "concord-plan", "Complete", 120)
 
     here.apply("work")
-    here.await_end("pytorchjob", JOB, "Succeeded", 300)
-    pods = json.loads(here.kubectl("get", "pods", "-l", f"training.kubeflow.org/job-name={JOB}", "-o", "json"))["items"]
-    assert {pod["metadata"]["name"] for pod in pods} == {
-        f"{JOB}-master-0",
-        *(f"{JOB}-worker-{number}" for number in range(workers)),
-    }
-    for pod in pods:
+    wait_until(lambda: set(here.pods()) == _names(workers), "the operator has created all pods", 60)
+    for pod in here.pods().values():
         mounts = [m["mountPath"] for c in pod["spec"]["containers"] for m in c["volumeMounts"]]
         assert not [path for path in mounts if "serviceaccount" in path]
+    here.await_end("pytorchjob", JOB, "Succeeded", 300)
 
     here.apply("report")
     here.await_end("job", "concord-report", "Complete", 120)
     assert "passed" in here.kubectl("logs", "job/concord-report")
 
-    (attempt,) = (shared / overlay / "attempts").iterdir()
-    ranks = [json.loads(path.read_text(encoding="utf-8")) for path in attempt.glob("rank-*.json")]
-    assert {rank["host"] for rank in ranks} == {pod["metadata"]["name"] for pod in pods}
-    assert (shared / overlay / "report.html").stat().st_size > 10_000
-    compared = concord("compare", shared / overlay, local_run)
-    assert compared.returncode == 0, compared.stdout
+
+def _compare(run: str, here: Space, local_run: Path, workers: int) -> None:
+    """Every pod took part, and the numbers are those of one process, to the bit."""
+    store = Store(run)
+    records = [key for key in store.list("attempts") if "/rank-" in key]
+    ranks = [json.loads(store.require(key, "it was listed")) for key in records]
+    assert sorted(rank["host"] for rank in ranks) == sorted(_names(workers)), here.story()
+    command = [sys.executable, "-m", "eval_core.cli", "compare", run, str(local_run)]
+    compared = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
+    assert compared.returncode == 0, compared.stdout + compared.stderr
     assert compared.stdout.startswith("identical: ")
+
+
+def _names(workers: int) -> set[str]:
+    return {f"{JOB}-master-0", *(f"{JOB}-worker-{number}" for number in range(workers))}
 
 
 def _attributes(namespace: str, verb: str, resource: str) -> dict[str, str]:

@@ -40,24 +40,8 @@ subjects:
 - {apiGroup: rbac.authorization.k8s.io, kind: User, name: "system:coredns"}
 """
 # The container that the operator adds to a worker has no security context, so a namespace with the restricted standard
-# refuses the pod. This template, read by the operator from a file, is what an operator of such a cluster installs.
-INIT_CONTAINER = """\
-- name: init-pytorch
-  image: {{.InitContainerImage}}
-  imagePullPolicy: IfNotPresent
-  command: [sh, -c, 'for i in $(seq {{.MaxTries}}); do nslookup {{.MasterAddr}} && exit 0; sleep 1; done; exit 1']
-  resources:
-    limits: {cpu: 100m, memory: 20Mi}
-    requests: {cpu: 50m, memory: 10Mi}
-  securityContext:
-    runAsNonRoot: true
-    runAsUser: 65532
-    runAsGroup: 65532
-    allowPrivilegeEscalation: false
-    readOnlyRootFilesystem: true
-    capabilities: {drop: [ALL]}
-    seccompProfile: {type: RuntimeDefault}
-"""
+# refuses the pod. This template, read by the operator from a file, is what we ship for the operator of such a cluster.
+INIT_CONTAINER = settings.REPOSITORY / "manifests" / "operator" / "initContainer.yaml"
 # The webhook answers when a job passes it; nothing is created.
 HARMLESS_JOB = {
     "apiVersion": "kubeflow.org/v1",
@@ -98,7 +82,7 @@ def install_operator(kubectl: Kubectl) -> None:
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {"name": "training-operator-init-container", "namespace": "kubeflow"},
-        "data": {"initContainer.yaml": INIT_CONTAINER},
+        "data": {"initContainer.yaml": INIT_CONTAINER.read_text(encoding="utf-8")},
     }
     everything = {"apiVersion": "v1", "kind": "List", "items": [*documents, template]}
     # Client-side apply keeps the whole object in an annotation, and these definitions are too large for one.
