@@ -117,17 +117,13 @@ def up(*, kept: bool) -> Cluster:
     Raises:
         TestbedError: it cannot be built or started here, or another folder's or another session's cluster runs.
     """
+    _running_cluster()
     parts.build()
     with _lock():
-        owner = find_owner()
-        if owner and _is_whole():
-            if owner.cache == str(settings.cache()) and owner.kept:
-                return _current()
-            if owner.kept:
-                raise TestbedError(f"a cluster from {owner.cache} runs on this machine: `make cluster-down` ends it")
-            if _lives(owner):
-                raise TestbedError(f"the tests of process {owner.pid} are using the cluster of this machine")
-        clear(owner)
+        running = _running_cluster()
+        if running:
+            return running
+        clear(find_owner())
         _write_owner(kept)
         _start()
         return _current()
@@ -137,6 +133,20 @@ def down() -> None:
     """Stop the cluster and undo what it left in the kernel: also one whose processes were killed."""
     with _lock():
         clear(find_owner())
+
+
+def _running_cluster() -> Cluster | None:
+    """What `make cluster` left running from the same folder; raises TestbedError for someone else's."""
+    owner = find_owner()
+    if owner is None or not _is_whole():
+        return None
+    if owner.cache == str(settings.cache()) and owner.kept:
+        return _current()
+    if owner.kept:
+        raise TestbedError(f"a cluster from {owner.cache} runs on this machine: `make cluster-down` ends it")
+    if _lives(owner):
+        raise TestbedError(f"the tests of process {owner.pid} are using the cluster of this machine")
+    return None
 
 
 def _current() -> Cluster:

@@ -11,7 +11,7 @@ from .archive import image_id
 from .settings import NodeSettings
 from .shell import TestbedError, run, succeeds, wait_until
 
-CGROUPS = Path("/sys/fs/cgroup")
+CNI_RESULTS = Path("/var/lib/cni/results")
 CONTAINERD = """\
 version = 2
 root = "{root}"
@@ -169,7 +169,9 @@ def _clean(node: NodeSettings) -> None:
                 _remove_cgroup(folder)
         if tree.is_dir():
             _remove_cgroup(tree)
-    for result in Path("/var/lib/cni/results").glob(f"{_network(node)}-*"):
+    for result in CNI_RESULTS.glob(f"{_network(node)}-*"):
+        sandbox = result.name.removeprefix(f"{_network(node)}-").removesuffix("-eth0")
+        (CNI_RESULTS / f"cni-loopback-{sandbox}-lo").unlink(missing_ok=True)
         result.unlink()
     shutil.rmtree(node.root / "addresses", ignore_errors=True)
     shutil.rmtree(node.run, ignore_errors=True)
@@ -189,15 +191,12 @@ def _make_cgroup(node: NodeSettings) -> None:
 
 
 def _cgroup_folders(node: NodeSettings) -> list[Path]:
-    """The node's group in each hierarchy of version 1, or the only one of version 2."""
-    if (CGROUPS / "cgroup.controllers").exists():
-        return [CGROUPS / node.cgroup]
-    hierarchies = [
-        line.split()[1] for line in _read(Path("/proc/self/mounts")).splitlines() if line.startswith("cgroup ")
-    ]
-    if not hierarchies:
-        raise TestbedError(f"no control groups are mounted under {CGROUPS}, and a kubelet needs them")
-    return [Path(hierarchy) / node.cgroup for hierarchy in sorted(hierarchies)]
+    """The node's group in every hierarchy that is mounted: many of version 1, one of version 2, or both."""
+    mounts = (line.split() for line in _read(Path("/proc/self/mounts")).splitlines())
+    folders = sorted(Path(words[1]) / node.cgroup for words in mounts if words[2] in ("cgroup", "cgroup2"))
+    if not folders:
+        raise TestbedError("no control groups are mounted, and a kubelet needs them")
+    return folders
 
 
 def _network(node: NodeSettings) -> str:
