@@ -11,10 +11,12 @@ import yaml
 
 from . import node, parts, processes, settings
 from .archive import image_id
-from .shell import TestbedError, run, succeeds, wait_until
+from .shell import TestbedError, run, succeeds, unmount, wait_until
 
 SOCKET = settings.RUN / "docker.sock"
 HOST = f"unix://{SOCKET}"
+# Room for the layers of all five images; what was not used for longest goes first.
+BUILD_CACHE = "15GB"
 REGISTRY = f"{settings.HOST_ADDRESS}:5000"
 # Debian's own client: one of another release that comes first on PATH may ask for plugins that are not here.
 CLIENT = "/usr/bin/docker"
@@ -53,6 +55,7 @@ def stop() -> None:
     processes.stop("registry")
     processes.stop("dockerd")
     _end_own_containerd()
+    unmount(settings.cache() / "docker", settings.RUN / "docker")
 
 
 def docker(*words: object, env: dict[str, str] | None = None) -> str:
@@ -66,6 +69,8 @@ def build(target: str, tag: str, arguments: dict[str, str]) -> None:
     words = ["build", "--network=host", f"--target={target}", f"--tag={tag}", *options, settings.REPOSITORY]
     with parts.timed(f"image {tag}"):
         docker(*words, env={"DOCKER_BUILDKIT": "1"})
+    docker("image", "prune", "--force")
+    docker("builder", "prune", "--force", f"--keep-storage={BUILD_CACHE}")
 
 
 def load(tag: str) -> None:
@@ -104,6 +109,7 @@ def _start_registry() -> None:
     }
     file = settings.state() / "registry.yml"
     file.write_text(yaml.safe_dump(configuration), encoding="utf-8")
+    run("/usr/bin/docker-registry", "garbage-collect", "--delete-untagged", file)
     processes.start("registry", ["/usr/bin/docker-registry", "serve", file])
 
     def answers() -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 from . import certificates, network, parts, processes, settings
 from .archive import image_id
 from .settings import NodeSettings
-from .shell import TestbedError, run, succeeds, wait_until
+from .shell import TestbedError, run, succeeds, unmount, wait_until
 
 CNI_RESULTS = Path("/var/lib/cni/results")
 CONTAINERD = """\
@@ -158,11 +158,7 @@ def _end_pods(node: NodeSettings) -> None:
 
 def _clean(node: NodeSettings) -> None:
     """Undo what the node's dead processes left in the kernel and in folders outside its own."""
-    roots = tuple(f"{folder}/" for folder in (node.root, node.run))
-    mounts = [line.split()[1].replace("\\040", " ") for line in _read(Path("/proc/self/mounts")).splitlines()]
-    for mount in reversed(mounts):
-        if mount.startswith(roots):
-            run("umount", "--lazy", mount)
+    unmount(node.root, node.run)
     for tree in _cgroup_folders(node):
         for folder in sorted(tree.rglob("*"), reverse=True):
             if folder.is_dir():

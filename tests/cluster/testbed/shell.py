@@ -62,3 +62,13 @@ def wait_until(condition: Callable[[], object], what: str, timeout: float, inter
         if time.monotonic() > deadline:
             raise TestbedError(f"{what}: not within {timeout:g} s")
         time.sleep(interval)
+
+
+def unmount(*folders: Path) -> None:
+    """Undo every mount on or below the folders, the innermost first."""
+    points = [
+        Path(line.split()[1].replace("\\040", " ")) for line in Path("/proc/self/mounts").read_text().splitlines()
+    ]
+    for point in reversed(points):
+        if any(folder == point or folder in point.parents for folder in folders):
+            run("umount", "--lazy", point)
