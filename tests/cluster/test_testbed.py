@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import urlopen
@@ -12,6 +14,7 @@ from urllib.request import urlopen
 import pytest
 from obstore.exceptions import AlreadyExistsError
 from obstore.store import S3Store
+from testbed import processes
 from testbed.cluster import Cluster
 from testbed.s3 import S3
 from testbed.shell import TestbedError, wait_until
@@ -89,6 +92,15 @@ def result_of(cluster: Cluster, namespace: str, name: str, timeout: int = 60) ->
 def is_ready(cluster: Cluster, node: str) -> bool:
     path = '--output=jsonpath={.status.conditions[?(@.type=="Ready")].status}'
     return cluster.kubectl("get", "node", node, path) == "True"
+
+
+def test_a_record_that_another_process_has_inherited_is_not_ended() -> None:
+    own = processes.start_time(os.getpid())
+    words = Path("/proc/self/cmdline").read_text().split("\0")[:-1]
+    itself = processes.Record(name="itself", pid=os.getpid(), started=own, command=words)
+    assert processes.alive(itself)
+    assert not processes.alive(replace(itself, started=own - 1))
+    assert not processes.alive(replace(itself, command=["/usr/bin/containerd"]))
 
 
 def test_every_node_is_ready(cluster: Cluster) -> None:

@@ -24,7 +24,7 @@ PAUSE_IMAGE = "concord-testbed/pause:1"
 
 
 def cache() -> Path:
-    """The folder of all that is built, and of the logs. It takes some 25 GB with the images, so all checkouts share one."""
+    """The folder of all that is built, and of the logs. It takes some 30 GB with the images, so all checkouts share one."""
     given = os.environ.get("CONCORD_CLUSTER_CACHE")
     return Path(given).resolve() if given else Path.home() / ".cache" / "concord-cluster"
 
