@@ -209,18 +209,19 @@ def final_condition(assessment: Assessment, history: Sequence[Failure], timeout:
 
 def _job_troubles(job: Json, pods: Sequence[Json], events: Sequence[Json], patience: float) -> list[Trouble]:
     name = job["metadata"]["name"]
-    if not job.get("status", {}).get("conditions"):
-        reason = (
-            f"the training operator says nothing of the job for {OPERATOR_GRACE:.0f} s; is it running, and does it watch this "
-            "namespace?"
-        )
-        return [Trouble(key="operator", reason=reason, grace=OPERATOR_GRACE)]
     wanted = sum(int(replica["replicas"]) for replica in job["spec"]["pytorchReplicaSpecs"].values())
-    if len(pods) >= wanted:
-        return []
-    refusal = _last([event for event in events if event["involvedObject"].get("name") == name and _is_refusal(event)])
+    about = [event for event in events if event["involvedObject"].get("name") == name and _is_refusal(event)]
+    refusal = _last(about) if len(pods) < wanted else None
     if refusal is None:
-        reason = f"the training operator has created {len(pods)} of {wanted} pods; is it running?"
+        if not job.get("status", {}).get("conditions"):
+            reason = (
+                f"the training operator says nothing of the job for {OPERATOR_GRACE:.0f} s; see that it is running, and that it "
+                "watches this namespace"
+            )
+            return [Trouble(key="operator", reason=reason, grace=OPERATOR_GRACE)]
+        if len(pods) >= wanted:
+            return []
+        reason = f"the training operator has created {len(pods)} of {wanted} pods; see that it is running"
         return [Trouble(key="pods", reason=reason, grace=max(patience, OPERATOR_GRACE))]
     message = _sentence(refusal)
     if "exceeded quota" in message:

@@ -133,6 +133,10 @@ class Space:
     def create(self, thing: dict[str, Any]) -> None:
         self.kubectl("create", "--filename=-", input=json.dumps(thing))
 
+    def await_claim(self) -> None:
+        """The claim is bound a while after its volume is there; pods would wait for it with their own patience."""
+        self.until(lambda: self.get("pvc", "concord-runs")["status"]["phase"] == "Bound", "the claim is bound")
+
     def jobs(self) -> list[str]:
         return [job["metadata"]["name"] for job in self.get("pytorchjobs")]
 
@@ -185,7 +189,10 @@ def make_space(cluster: Cluster, overlay: str, folder: Path) -> Space:
     (folder / "kustomization.yaml").write_text(yaml.safe_dump(kustomization), encoding="utf-8")
     cluster.kubectl("apply", "--kustomize", folder, "--selector", "concord-eval/step=setup")
     cluster.offer_shared_folder(name)
-    return Space(cluster=cluster, name=name)
+    space = Space(cluster=cluster, name=name)
+    if overlay != "s3":
+        space.await_claim()
+    return space
 
 
 def request_for(

@@ -184,7 +184,7 @@ def test_a_job_that_is_gone_or_going() -> None:
 def test_an_operator_that_says_nothing_is_given_a_minute() -> None:
     trouble = only(look(job()))
     assert trouble.grace == 60
-    assert "says nothing of the job for 60 s; is it running" in trouble.reason
+    assert "says nothing of the job for 60 s; see that it is running" in trouble.reason
 
 
 def test_an_operator_that_stopped_halfway_is_noticed() -> None:
@@ -214,6 +214,7 @@ RESTRICTED = (
 )
 def test_pods_that_may_not_be_created(message: str, reason: str, grace: float) -> None:
     found = look(job(CREATED), pod("master-0"), events=(event(NAME, "FailedCreatePod", message),))
+    assert found.troubles == look(job(), pod("master-0"), events=(event(NAME, "FailedCreatePod", message),)).troubles
     trouble = only(found)
     assert trouble.reason.startswith(reason)
     assert message in trouble.reason
