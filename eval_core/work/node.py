@@ -12,6 +12,7 @@ import logging
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
 
 _MONITOR_INTERVAL = 0.5
 _SIGNALED = 128
+_CULPRITS_TIME = (
+    5.0  # to end: a new group would end the rank that called this one off before it has, and hide its exit code
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,14 +89,17 @@ def run_node(settings: NodeSettings, patience: Patience | None = None) -> int:
     seat = Seat(node=settings.node, nodes=settings.nodes, host=settings.host, port=settings.port)
     gathering = Gathering(seat, patience or Patience(), _completeness(settings.run), _say)
     config = _agent_config(settings, gathering)
+    pause = 0.0
     while True:
         try:
+            time.sleep(pause)
             elastic_launch(config, sys.executable)("-m", "eval_core.cli", "work")
         except AllCommitted:
             _say(f"node {settings.node}: nothing is missing")
         except ChildFailedError as error:
             rank, code = root_cause({rank: failure.exitcode for rank, failure in error.failures.items()})
             if code == CalledOffError.exit_code:
+                pause = _CULPRITS_TIME
                 continue
             _say(f"node {settings.node}: {describe_failure(rank, code)}")
             return code if code > 0 else _SIGNALED - code

@@ -216,6 +216,20 @@ def test_a_pod_that_never_comes_back_is_not_waited_for(planned: tuple[Path, str]
         assert len(check(run, digest)) == 2
 
 
+def test_an_error_of_rank_0_ends_its_pod_and_not_the_others(planned: tuple[Path, str]) -> None:
+    """The others are called off, and don't form a new group before the one with the error has ended."""
+    run, _ = planned
+    (run / "probe").write_text("in the way", encoding="utf-8")
+    with job(run, 2) as two:
+        pods = [two.start(node) for node in range(2)]
+        assert pods[0].wait(120) == 1
+        assert "node 0: rank 0 failed (exit code 1; its reason stands above)" in two.log(0)
+        assert two.log(0).count("can't write probe/") == 1
+        assert pods[1].poll() is None
+        pods[1].terminate()
+        assert pods[1].wait(30) == 143
+
+
 def test_wrong_input_ends_every_pod_with_code_2(
     concord: Callable, tiny_spec: Callable, tiny_model: Path, tmp_path: Path
 ) -> None:
