@@ -38,9 +38,9 @@ $(LINT)/stamp: constraints-lint.txt
 	  checkov kubernetes-validate yamllint
 	touch $@
 
-# Two at a time: most tests are one process, or many that mostly start. The cluster has the machine for itself.
+# Two files at a time, the long ones first: most tests are one process, or many that mostly start. The cluster has the machine for itself.
 pytest: install-dev data
-	$(BIN)/pytest --numprocesses 2 --dist loadfile --durations 25 tests/unit tests/integration
+	$(BIN)/pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder --durations 20 tests/integration tests/unit
 	@if [ "$$CONCORD_CLUSTER" = 1 ] || [ -n "$$KUBECONFIG" ]; then $(BIN)/pytest tests/cluster; \
 	else echo "tests/cluster was left out: it runs with CONCORD_CLUSTER=1 (starts a Kubernetes, as root) or KUBECONFIG"; fi
 
