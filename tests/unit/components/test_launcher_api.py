@@ -530,7 +530,7 @@ def test_patience_ends_and_the_reason_is_said(fake: FakeKubernetes, request_: La
     started = time.monotonic()
     with pytest.raises(JobError, match="-master-0 can't be scheduled: 0/2 nodes are available"):
         launch(request_)
-    assert 1.0 <= time.monotonic() - started < 5.0
+    assert 1.0 <= time.monotonic() - started < 60
     assert fake.jobs == {}
 
 
