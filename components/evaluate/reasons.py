@@ -199,12 +199,17 @@ def final_failure(history: Iterable[Failure]) -> Final | None:
 def final_condition(assessment: Assessment, history: Sequence[Failure], timeout: int) -> Final:
     """Why the operator gave a job up."""
     if "deadline" in assessment.message:
-        return Final(reason=f"the job ran into its deadline of {timeout} s; a larger timeout gives it more")
+        return deadline(timeout)
     last = history[-1] if history else None
     because = f"; the last failure: {last.describe()}" if last else ""
     if "backoff limit" in assessment.message:
         return Final(reason=f"the operator gave up after too many restarts{because}", failure=last)
     return Final(reason=f"the operator says: {assessment.message or 'Failed'}{because}", failure=last)
+
+
+def deadline(timeout: int) -> Final:
+    """The job has had all the time that it was given."""
+    return Final(reason=f"the job ran into its deadline of {timeout} s; a larger timeout gives it more")
 
 
 def _job_troubles(job: Json, pods: Sequence[Json], events: Sequence[Json], patience: float) -> list[Trouble]:

@@ -13,6 +13,7 @@ from components.evaluate.reasons import (
     Failure,
     Final,
     assess,
+    deadline,
     final_condition,
     final_failure,
     job_state,
@@ -28,6 +29,8 @@ Json = dict[str, Any]
 POLL = 2.0
 COUNT_EVERY = 10.0
 _LINGER = 60.0
+_DEADLINE_GRACE = 30.0
+"""Seconds for the operator to say that the deadline is over; it doesn't where the pods never ran."""
 _TAIL_LINES = 20
 _LOG_PATIENCE = 5.0
 _ASKED_PODS = 5
@@ -107,6 +110,7 @@ def watch(cluster: Cluster, name: str, shards: ShardCount, *, patience: float, t
         ClusterError: the API server doesn't answer for long, or doesn't allow a call.
     """
     memory = _Memory()
+    started = time.monotonic()
     while True:
         job = cluster.get_job(name)
         pods = cluster.list_pods(JOB_NAME_LABEL, name) if job else []
@@ -126,6 +130,8 @@ def watch(cluster: Cluster, name: str, shards: ShardCount, *, patience: float, t
         elif final := _final(memory, assessment, timeout):
             said = memory.said[final.failure.key] if final.failure else ""
             return Ending(final=final, said=said, restarts=memory.restarts)
+        elif time.monotonic() - started > timeout + _DEADLINE_GRACE:
+            return Ending(final=deadline(timeout), said="", restarts=memory.restarts)
         time.sleep(POLL)
 
 

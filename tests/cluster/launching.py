@@ -150,7 +150,13 @@ class Space:
         self.create(_launcher_pod(name, image, request))
 
     def log(self, pod: str) -> str:
-        return self.kubectl("logs", pod)
+        """What the pod's container has written; nothing, where it hasn't started."""
+        try:
+            return self.kubectl("logs", pod)
+        except TestbedError as error:
+            if "is waiting to start" not in str(error):
+                raise
+            return ""
 
     def await_launcher(self, name: str, timeout: float) -> tuple[str, str]:
         """(phase, log) of a launcher pod that has ended."""

@@ -84,6 +84,7 @@ def test_a_worker_and_then_the_master_are_killed(work: Work, here: Space, images
     first = unchanged(run)
     here.kubectl("exec", f"{job}-worker-1", "--", "python", "-c", KILL_RANKS)
     here.until(lambda: restarts(here, job)["worker-1"] == 1, "the worker's container is started again")
+    here.until(lambda: here.log(f"{job}-master-0").count("shards missing") >= 2, "the second group is at work")
     count = committed(run)
     here.until(lambda: committed(run) > count + 10, "the work goes on", LONG)
     second = unchanged(run)

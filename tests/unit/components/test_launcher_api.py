@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -519,6 +520,22 @@ def test_signals_are_left_to_the_operator(fake: FakeKubernetes, store: Store, re
     assert future.result(20).restarts == 4
 
 
+def test_a_deadline_that_the_operator_never_says_is_the_launchers(
+    fake: FakeKubernetes, request_: LaunchRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It doesn't where the pods never ran."""
+    monkeypatch.setattr(watch, "_DEADLINE_GRACE", 0.5)
+
+    def stick(job: dict[str, Any]) -> None:
+        fake.add_pods(job, phase="Pending", containerStatuses=[])
+        fake.set_condition(job["metadata"]["name"], "Created")
+
+    fake.created = stick
+    with pytest.raises(JobError, match="ran into its deadline of 1 s; a larger timeout gives it more"):
+        launch(replace(request_, timeout=1, patience=600))
+    assert fake.jobs == {}
+
+
 def test_patience_ends_and_the_reason_is_said(fake: FakeKubernetes, request_: LaunchRequest) -> None:
     no = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/2 nodes are available"}
 
@@ -596,7 +613,8 @@ def test_a_lost_master_leads_to_the_next_attempt(
 
 
 def interrupt_when(condition: Callable[[], bool]) -> None:
-    """What the step makes of SIGTERM."""
+    """What the step makes of SIGTERM. Not ignored, which a process in the background inherits."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
     def interrupt() -> None:
         until(condition)
