@@ -9,6 +9,9 @@ from eval_core import __version__
 Target = Literal["shard_data", "evaluate", "verify_precision", "generate_report", "worker"]
 TARGETS: tuple[Target, ...] = get_args(Target)
 
+STEPS = tuple(target for target in TARGETS if target != "worker")
+"""Of the pipeline, in the order in which they run."""
+
 _PREFIX = "concord/"
 
 

@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-STEPS = ("shard_data", "evaluate", "verify_precision", "generate_report")
+from components.images import STEPS
 
 _BEGIN = "<!-- made by `python -m components.readme` -->"
 _END = "<!-- end -->"

@@ -19,6 +19,11 @@ used for a user's mistake, and `assert` only for what can't happen.
 """
 
 
+def first_line(error: BaseException) -> str:
+    """What someone else's error says, as far as it fits into a message of ours."""
+    return str(error).strip().split("\n", 1)[0]
+
+
 class ConcordError(Exception):
     """Base of all errors with a message for the user."""
 

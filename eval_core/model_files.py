@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from eval_core.canonical import digest_json
-from eval_core.errors import ModelError
+from eval_core.errors import ModelError, first_line
 
 _WEIGHTS = ("*.safetensors", "*.safetensors.index.json")
 _PICKLES = ("pytorch_model*.bin", "*.pt", "*.pth", "*.ckpt")
@@ -20,23 +20,33 @@ _TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_m
 _EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "embed_in.weight", "word_embeddings.weight")
 _HEADS = ("lm_head.weight", "embed_out.weight")
 TREE_TYPES = frozenset(
-    {
-        *(
-            "llama",
-            "mistral",
-            "mixtral",
-            "qwen2",
-            "qwen2_moe",
-            "qwen3",
-            "qwen3_moe",
-            "smollm3",
-            "gemma",
-            "gemma2",
-            "gemma3_text",
-        ),
-        *("olmo", "olmo2", "olmo3", "phi", "phi3", "granite", "cohere", "cohere2", "stablelm", "starcoder2"),
-        *("gpt2", "gpt_neox", "gptj", "opt"),
-    }
+    [
+        "cohere",
+        "cohere2",
+        "gemma",
+        "gemma2",
+        "gemma3_text",
+        "gpt2",
+        "gpt_neox",
+        "gptj",
+        "granite",
+        "llama",
+        "mistral",
+        "mixtral",
+        "olmo",
+        "olmo2",
+        "olmo3",
+        "opt",
+        "phi",
+        "phi3",
+        "qwen2",
+        "qwen2_moe",
+        "qwen3",
+        "qwen3_moe",
+        "smollm3",
+        "stablelm",
+        "starcoder2",
+    ]
 )
 """`model_type` of the architectures that compute a tree of requests when they are given its mask and positions; each is
 proved by a test, and again on the weights at hand when they are loaded."""
@@ -97,9 +107,8 @@ def resolve_model(model: str, revision: str, base: Path) -> Path:
         patterns = [*_WEIGHTS, *_PICKLES, "*.json", "*.model", "*.txt", "*.jinja"]
         return Path(snapshot_download(model, revision=revision, allow_patterns=patterns))
     except Exception as error:
-        reason = str(error).strip().split("\n", 1)[0]
         raise ModelError(
-            f"model '{model}': there is no folder {folder}, and it can't be fetched from the hub ({reason}); "
+            f"model '{model}': there is no folder {folder}, and it can't be fetched from the hub ({first_line(error)}); "
             "give the path of a local copy"
         ) from error
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 import time
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from eval_core.plan.types import Plan
 from eval_core.reduce import Loaded, Reduction, load_reduction, load_shards, reduce_run
 from eval_core.report.headline import headline, print_headline
 from eval_core.report.write import write_report
+from eval_core.say import say
 from eval_core.spec_yaml import load_spec
 from eval_core.storage import Store
 from eval_core.verify.run import verify_run
@@ -102,11 +102,6 @@ def compare_runs(left: str, right: str) -> int:
             if twin is None or twin.value.hex() != metric.value.hex():
                 print(f"{task} {name}: {metric.value!r} and {twin.value if twin else None!r}")
     return 1
-
-
-def say(message: str) -> None:
-    """A line for the user, on standard error."""
-    print(message, file=sys.stderr, flush=True)
 
 
 def say_checks(verification: Verification) -> None:

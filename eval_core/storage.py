@@ -21,7 +21,7 @@ from obstore.exceptions import (
 )
 from obstore.store import LocalStore, from_url
 
-from eval_core.errors import StorageError
+from eval_core.errors import StorageError, first_line
 
 
 class Store:
@@ -40,7 +40,7 @@ class Store:
             else:
                 self._store = LocalStore(Path(uri).absolute(), mkdir=True)
         except (BaseError, OSError, ValueError) as error:
-            raise StorageError(f"{uri}: the storage can't be opened: {_first_line(error)}") from error
+            raise StorageError(f"{uri}: the storage can't be opened: {first_line(error)}") from error
 
     @property
     def local_path(self) -> Path | None:
@@ -133,13 +133,9 @@ class Store:
             raise StorageError(f"{self.uri}: a second creation of one key was not refused; {needed}")
 
     def _error(self, verb: str, key: str, error: Exception) -> StorageError:
-        text = _first_line(error)
+        text = first_line(error)
         if "No space left" in str(error) or "os error 28" in str(error):
             text = "the disk is full; free room and start again, what was committed is kept"
         elif "Permission denied" in str(error):
             text = "permission denied"
         return StorageError(f"{self.uri}: can't {verb} {key}: {text}")
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n", 1)[0]

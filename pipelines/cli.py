@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from eval_core.errors import ConcordError, UsageError
-from pipelines.say import say
+from eval_core.say import say
 from pipelines.variants import Variant
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from eval_core.say import say
 from pipelines.errors import ApiError, TransientError
-from pipelines.say import say
 
 _FIRST_DELAY = 0.5
 _LONGEST_DELAY = 30.0

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from eval_core.errors import UsageError
+from eval_core.say import say
 from pipelines.api import Api, Predicate
 from pipelines.parameters import Values
 from pipelines.retry import persist
-from pipelines.say import say
 from pipelines.state import Run, read_run
 
 _MARK = "concord-key="

@@ -5,10 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal, get_args
 
+from components import images
+
 Variant = Literal["s3", "pvc", "local"]
 VARIANTS: tuple[Variant, ...] = get_args(Variant)
 
-STEPS = ("shard-data", "evaluate", "verify-precision", "generate-report")
+STEPS = tuple(step.replace("_", "-") for step in images.STEPS)
 """The pipelines' tasks, in the order in which they run."""
 
 VOLUME = "concord-runs"

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from eval_core.say import say
 from pipelines.api import Api
 from pipelines.errors import ApiError, WaitError
 from pipelines.retry import persist
-from pipelines.say import say
 from pipelines.state import Run, read_run
 
 _SHORTEST_PAUSE = 1.0

@@ -18,7 +18,7 @@ from kubernetes.client.exceptions import ApiException
 from kubernetes.config import ConfigException, load_incluster_config, load_kube_config
 
 from components.evaluate.names import RUN_LABEL, run_key
-from eval_core.errors import ConcordError
+from eval_core.errors import ConcordError, first_line
 
 GROUP = "kubeflow.org"
 VERSION = "v1"
@@ -69,7 +69,7 @@ def connect(namespace: str, patience: float = 60.0) -> Cluster:
         except (ConfigException, OSError) as error:
             raise ClusterError(
                 "no Kubernetes cluster: this is neither a pod with a service-account token, nor is there a usable kubeconfig "
-                f"({_first_line(error)})"
+                f"({first_line(error)})"
             ) from error
     configuration.retries = False
     return Cluster(client.ApiClient(configuration), namespace, patience)
@@ -262,7 +262,7 @@ class Cluster:
         return ClusterError(f"{verb} {resource} in namespace {self.namespace} failed: {message}")
 
     def _given_up(self, verb: str, resource: str, error: Exception) -> ClusterError:
-        text = _message(error) if isinstance(error, ApiException) else _first_line(error)
+        text = _message(error) if isinstance(error, ApiException) else first_line(error)
         if "failed calling webhook" in text:
             return OperatorMissingError(
                 f"the training operator's webhook didn't answer for {self.patience:.0f} s; is the operator running? ({text})"
@@ -292,7 +292,3 @@ def _reason(error: ApiException) -> str:
 
 def _message(error: ApiException) -> str:
     return str(_status(error).get("message") or f"HTTP {error.status} {error.reason}").strip().replace("\n", " ")
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n", 1)[0]

@@ -8,7 +8,7 @@ from components.evaluate.request import LaunchRequest, LaunchResult
 from components.namespace import own_namespace
 from components.outputs import Outputs
 from eval_core.errors import UsageError
-from eval_core.run import say
+from eval_core.say import say
 
 Backend = Callable[[LaunchRequest], LaunchResult]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +20,7 @@ from components.evaluate.reasons import (
 )
 from eval_core.errors import StorageError
 from eval_core.plan.types import Plan
+from eval_core.say import say as say_line
 from eval_core.shard_file import SHARDS, shard_key
 from eval_core.storage import Store
 
@@ -142,7 +142,7 @@ def last_error(lines: list[str]) -> str:
 
 def say(message: str) -> None:
     """A line for the user, on standard error, with the time."""
-    print(f"{time.strftime('%H:%M:%S')} {message}", file=sys.stderr, flush=True)
+    say_line(f"{time.strftime('%H:%M:%S')} {message}")
 
 
 def _events(cluster: Cluster, job: Json | None, pods: list[Json]) -> list[Json]:
@@ -193,5 +193,5 @@ def _tell_failure(cluster: Cluster, failure: Failure) -> str:
         return ""
     lines = tail.rstrip("\n").split("\n")
     for line in lines:
-        print(f"    {failure.pod}| {line}", file=sys.stderr, flush=True)
+        say_line(f"    {failure.pod}| {line}")
     return last_error(lines)

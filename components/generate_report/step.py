@@ -16,7 +16,8 @@ from eval_core.reduce import Loaded, load_shards, reduce_run
 from eval_core.report.markdown import escape
 from eval_core.report.unfinished import Planned, Unfinished, render_unfinished, summarize_unfinished
 from eval_core.report.write import write_report
-from eval_core.run import say, say_checks
+from eval_core.run import say_checks
+from eval_core.say import say
 from eval_core.storage import Store
 from eval_core.verify.run import verify_run
 

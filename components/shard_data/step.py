@@ -11,7 +11,8 @@ from eval_core.errors import UsageError
 from eval_core.plan.files import save_plan
 from eval_core.plan.types import Plan
 from eval_core.report.text import encode_json
-from eval_core.run import describe_plan, say
+from eval_core.run import describe_plan
+from eval_core.say import say
 from eval_core.spec import EvalSpec
 from eval_core.storage import Store
 

@@ -8,7 +8,8 @@ from components.planned import open_planned
 from eval_core.reduce import load_shards, reduce_run
 from eval_core.report.headline import headline
 from eval_core.report.markdown import render_checks, render_markdown
-from eval_core.run import exit_code, say, say_checks
+from eval_core.run import exit_code, say_checks
+from eval_core.say import say
 from eval_core.verify.run import verify_run
 
 

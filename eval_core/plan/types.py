@@ -65,7 +65,7 @@ class MicroBatchTable:
     def __len__(self) -> int:
         return len(self.length)
 
-    @property
+    @cached_property
     def tokens(self) -> Int64:
         """int64[n]: input tokens that the model reads, padding included."""
         return self.rows.astype(np.int64) * self.length

@@ -20,7 +20,7 @@ from torch._C._distributed_c10d import PrefixStore, TCPStore
 from torch.distributed import DistError
 from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 
-from eval_core.errors import WorkerError
+from eval_core.errors import WorkerError, first_line
 
 _POLL = 0.2
 _BEAT_EVERY = 2.0
@@ -163,7 +163,7 @@ class Gathering(RendezvousHandler):
                 timeout=timedelta(seconds=_STORE_TIMEOUT),
             )
         except DistError as error:
-            raise WorkerError(f"node 0 can't listen on port {self.seat.port}: {_first_line(error)}") from error
+            raise WorkerError(f"node 0 can't listen on port {self.seat.port}: {first_line(error)}") from error
 
     def _find_leader(self) -> Any:
         deadline = time.monotonic() + self.patience.leader
@@ -278,7 +278,3 @@ class _Roll:
 
 def _names(nodes: list[int]) -> str:
     return f"node {nodes[0]}" if len(nodes) == 1 else f"nodes {', '.join(map(str, nodes))}"
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().split("\n", 1)[0]

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
-from eval_core.errors import ModelError
+from eval_core.errors import ModelError, first_line
 from eval_core.spec import Compute
 
 _PROBE_TOKENS = 8
@@ -94,7 +94,7 @@ def load_model(
             local_files_only=True,
         )
     except (OSError, ValueError, RuntimeError, KeyError, ImportError) as error:
-        raise ModelError(f"{folder}: can't be loaded: {str(error).strip().split(chr(10), 1)[0]}") from error
+        raise ModelError(f"{folder}: can't be loaded: {first_line(error)}") from error
     loaded = loaded.to(device).eval()
     wide = dtype == "float64"
 

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from eval_core.errors import CalledOffError, ConcordError, UsageError
 from eval_core.plan.files import load_plan
+from eval_core.say import say
 from eval_core.shard_file import SHARDS, shard_key
 from eval_core.storage import Store
 from eval_core.work.commit import scan_committed
@@ -28,9 +29,8 @@ if TYPE_CHECKING:
 
 _MONITOR_INTERVAL = 0.5
 _SIGNALED = 128
-_CULPRITS_TIME = (
-    5.0  # to end: a new group would end the rank that called this one off before it has, and hide its exit code
-)
+_CULPRITS_TIME = 5.0
+"""Seconds for the rank that called this one off to end: a new group would end it before it has, and hide its exit code."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +87,7 @@ def run_node(settings: NodeSettings, patience: Patience | None = None) -> int:
 
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)
     seat = Seat(node=settings.node, nodes=settings.nodes, host=settings.host, port=settings.port)
-    gathering = Gathering(seat, patience or Patience(), _completeness(settings.run), _say)
+    gathering = Gathering(seat, patience or Patience(), _completeness(settings.run), say)
     config = _agent_config(settings, gathering)
     pause = 0.0
     while True:
@@ -95,13 +95,13 @@ def run_node(settings: NodeSettings, patience: Patience | None = None) -> int:
             time.sleep(pause)
             elastic_launch(config, sys.executable)("-m", "eval_core.cli", "work")
         except AllCommitted:
-            _say(f"node {settings.node}: nothing is missing")
+            say(f"node {settings.node}: nothing is missing")
         except ChildFailedError as error:
             rank, code = root_cause({rank: failure.exitcode for rank, failure in error.failures.items()})
             if code == CalledOffError.exit_code:
                 pause = _CULPRITS_TIME
                 continue
-            _say(f"node {settings.node}: {describe_failure(rank, code)}")
+            say(f"node {settings.node}: {describe_failure(rank, code)}")
             return code if code > 0 else _SIGNALED - code
         except SignalException as error:
             return _SIGNALED + int(error.sigval)
@@ -137,7 +137,7 @@ def main() -> None:
     try:
         sys.exit(run_node(read_settings()))
     except ConcordError as error:
-        print(f"error: {error}", file=sys.stderr, flush=True)
+        say(f"error: {error}")
         sys.exit(error.exit_code)
 
 
@@ -190,10 +190,6 @@ def _text(environ: Mapping[str, str], name: str) -> str:
             f"{name} is not set; the training operator sets PET_*, the manifest CONCORD_RUN (elsewhere: torchrun ... -m eval_core.cli work)"
         )
     return environ[name]
-
-
-def _say(message: str) -> None:
-    print(message, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

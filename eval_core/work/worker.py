@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.distributed import DistError
 
-from eval_core.errors import CalledOffError, ConcordError, ModelError, WorkerError
+from eval_core.errors import CalledOffError, ConcordError, ModelError, WorkerError, first_line
 from eval_core.metrics.score import Scores, initial_states, score_items
 from eval_core.metrics.states import State, merge_states, states_to_json
 from eval_core.model_files import hash_file
@@ -54,9 +54,8 @@ def work(uri: str) -> None:
             board.call_off(f"rank {place.rank}: {error}", error.exit_code)
             raise
     except DistError as error:
-        reason = str(error).strip().split("\n", 1)[0]
         raise CalledOffError(
-            f"rank {place.rank} lost the rendezvous store, so rank 0 or its node is gone: {reason}"
+            f"rank {place.rank} lost the rendezvous store, so rank 0 or its node is gone: {first_line(error)}"
         ) from error
 
 
@@ -267,8 +266,9 @@ def _reduce_over_ranks(store: Store, plan: Plan, board: Board, shared: Any, work
     try:
         total = all_reduce(vector, levels, place.rank, shared, worker.device, plan.spec.work.stall_timeout)
     except RuntimeError as error:
-        reason = str(error).strip().split("\n", 1)[0]
-        raise WorkerError(f"the all-reduce broke off ({reason}); start again, all shards are committed") from error
+        raise WorkerError(
+            f"the all-reduce broke off ({first_line(error)}); start again, all shards are committed"
+        ) from error
     if place.rank != 0:
         return
     states, covered = unpack(total, worker.states)

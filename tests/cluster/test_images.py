@@ -24,10 +24,10 @@ CONFINED = ("--network=none", "--read-only", "--tmpfs=/tmp", "--cap-drop=ALL", "
 
 SPEC = """
 name: images
-model: /work/model
+model: /evaluation/model
 tasks:
-  - {name: docs, type: perplexity, data: /work/data/documents.jsonl, window: 64, stride: 48, limit: 10}
-  - {name: quiz, type: multiple_choice, data: /work/data/questions.jsonl, prompt: "Q: {input}\\nA:", limit: 16}
+  - {name: docs, type: perplexity, data: /evaluation/data/documents.jsonl, window: 64, stride: 48, limit: 10}
+  - {name: quiz, type: multiple_choice, data: /evaluation/data/questions.jsonl, prompt: "Q: {input}\\nA:", limit: 16}
 batch: {tokens: 512, shard_cost: 50000000}
 audit: {micro_batches: 3}
 report: {bootstrap: 50}
@@ -35,8 +35,8 @@ report: {bootstrap: 50}
 
 
 def in_image(host: str, tag: str, *command: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Run `command` in a container that may write to /tmp and to `folder`, which it sees as /work, and nowhere else."""
-    volume = [f"--volume={folder}:/work"] if folder else []
+    """Run `command` in a container that may write to /tmp and to `folder`, which it sees as /evaluation, and nowhere else."""
+    volume = [f"--volume={folder}:/evaluation"] if folder else []
     words = [docker.CLIENT, "--host", host, "run", "--rm", *CONFINED, *volume, tag, *command]
     return subprocess.run(words, capture_output=True, text=True, check=False, timeout=300)
 
@@ -86,7 +86,7 @@ def test_only_the_worker_computes_here(docker_host: str, images: dict[str, str])
 
 @pytest.fixture
 def folder(tiny_model: Path, small_data: Path, tmp_path: Path) -> Path:
-    """What the containers see as /work: a model, data, and room for a run, open to every user."""
+    """What the containers see as /evaluation: a model, data, and room for a run, open to every user."""
     shutil.copytree(tiny_model, tmp_path / "model")
     shutil.copytree(small_data, tmp_path / "data")
     for path in (tmp_path, *tmp_path.rglob("*")):
@@ -98,7 +98,7 @@ def test_the_chain_gives_the_bits_of_one_local_process(
     docker_host: str, images: dict[str, str], folder: Path, concord: Callable[..., Any]
 ) -> None:
     def step(name: str, target: str, inputs: dict[str, Any], outputs: tuple[str, ...], parameter: str = "") -> Path:
-        made = Path("/work/outputs") / name
+        made = Path("/evaluation/outputs") / name
         given = {
             "inputs": {"parameterValues": inputs},
             "outputs": {
@@ -112,7 +112,7 @@ def test_the_chain_gives_the_bits_of_one_local_process(
         assert done.returncode == 0, done.stderr
         return folder / "outputs" / name
 
-    run = {"run": "/work/run"}
+    run = {"run": "/evaluation/run"}
     planned = step(
         "shard_data", "shard_data", {**run, "spec": SPEC, "tolerance": 0}, ("plan", "metrics"), "plan_digest"
     )
@@ -132,7 +132,7 @@ def test_the_chain_gives_the_bits_of_one_local_process(
     assert "Verified" in (reported / "report").read_text(encoding="utf-8")
 
     spec = folder / "spec.yaml"
-    spec.write_text(SPEC.replace("/work", str(folder)))
+    spec.write_text(SPEC.replace("/evaluation", str(folder)))
     here = concord("run", spec, "--run", folder / "here")
     assert here.returncode == 0, here.stderr
     assert load_reduction(Store(str(folder / "run"))).digest == load_reduction(Store(str(folder / "here"))).digest

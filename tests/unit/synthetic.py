@@ -18,6 +18,7 @@ import numpy as np
 from eval_core.canonical import canonical_json
 from eval_core.metrics.score import Scores, score_items
 from eval_core.metrics.states import merge_states, states_to_json
+from eval_core.model_files import ModelShape
 from eval_core.plan.types import ExampleTable, ItemTable, MicroBatchTable, Plan, RequestTable, shard_id
 from eval_core.reduce import Loaded, Metric, Reduction
 from eval_core.shard_file import Provenance, ShardFile, ShardResult, decode_shard, encode_shard, shard_key
@@ -27,6 +28,16 @@ from eval_core.verify.types import Check, Flip, Interval, TaskPrecision, Verific
 
 URI = "s3://bucket/runs/synthetic"
 ATTEMPT = "20260102T030405-aaaaaaaa"
+SHAPE = ModelShape(
+    body_parameters=10,
+    hidden_size=2,
+    num_layers=3,
+    vocab_size=7,
+    max_positions=None,
+    total_parameters=24,
+    model_type="llama",
+    sliding_window=None,
+)
 START = 1767323045.0  # 2026-01-02 03:04:05 UTC
 TEXTS = (
     "The quick brown fox jumps over the lazy dog.",

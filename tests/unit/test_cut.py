@@ -9,25 +9,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from synthetic import SHAPE
 
-from eval_core.model_files import ModelShape
 from eval_core.plan.cut import (
     choose_audited,
     cut_micro_batches,
     cut_shards,
     order_by_length,
     remove_duplicates,
-)
-
-SHAPE = ModelShape(
-    body_parameters=10,
-    hidden_size=2,
-    num_layers=3,
-    vocab_size=7,
-    max_positions=None,
-    total_parameters=24,
-    model_type="llama",
-    sliding_window=None,
 )
 
 requests = st.lists(st.tuples(st.lists(st.integers(0, 2), min_size=2, max_size=4), st.integers(1, 3)), max_size=20)

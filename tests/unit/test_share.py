@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from synthetic import SHAPE
 
-from eval_core.model_files import ModelShape
 from eval_core.plan.build import lay_out
 from eval_core.plan.share import arrange_groups, shared_prefixes
 from eval_core.plan.types import MicroBatchTable, RequestTable
@@ -19,16 +19,6 @@ from eval_core.spec import Batch
 from eval_core.work import forward
 
 MAX_LENGTH = 12
-SHAPE = ModelShape(
-    body_parameters=10,
-    hidden_size=2,
-    num_layers=3,
-    vocab_size=7,
-    max_positions=None,
-    total_parameters=24,
-    model_type="llama",
-    sliding_window=None,
-)
 
 
 @st.composite

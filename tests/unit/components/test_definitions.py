@@ -15,7 +15,7 @@ import pytest
 from kfp import compiler, dsl
 
 from components import readme
-from components.images import TARGETS, image
+from components.images import STEPS, TARGETS, image
 from eval_core import __version__
 
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
@@ -26,7 +26,7 @@ def definition(step: str) -> Any:
     return getattr(import_module(f"components.{step}.component"), step)
 
 
-@pytest.mark.parametrize("step", readme.STEPS)
+@pytest.mark.parametrize("step", STEPS)
 def test_definition(step: str) -> None:
     spec = definition(step).component_spec
     container = spec.implementation.container
@@ -38,7 +38,7 @@ def test_definition(step: str) -> None:
     assert "metrics" in spec.outputs
 
 
-@pytest.mark.parametrize("step", readme.STEPS)
+@pytest.mark.parametrize("step", STEPS)
 def test_the_container_takes_what_the_definition_offers(step: str) -> None:
     function = getattr(import_module(f"components.{step}.step"), step)
     hints = get_type_hints(function)
@@ -65,20 +65,20 @@ def test_readmes_are_what_the_definitions_say(tmp_path: Path) -> None:
 def test_a_stale_readme_is_found_and_renewed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    for step in readme.STEPS:
+    for step in STEPS:
         text = (ROOT / "components" / step / "README.md").read_text(encoding="utf-8")
         (tmp_path / step).mkdir()
         (tmp_path / step / "README.md").write_text(text.replace("`run`", "`rum`"), encoding="utf-8")
     monkeypatch.setattr(readme, "_FOLDER", tmp_path)
     assert readme.main(["--check"]) == 1
-    assert capsys.readouterr().err.count("out of date; run: python -m components.readme") == len(readme.STEPS)
+    assert capsys.readouterr().err.count("out of date; run: python -m components.readme") == len(STEPS)
     assert readme.main([]) == 0
     assert readme.main(["--check"]) == 0
 
 
 def test_steps_run_without_kubeflow_and_torch() -> None:
     """An image holds neither; only the launcher's holds a Kubernetes client."""
-    modules = [f"components.{step}.step" for step in readme.STEPS] + ["components.command", "components.evaluate.local"]
+    modules = [f"components.{step}.step" for step in STEPS] + ["components.command", "components.evaluate.local"]
     code = (
         "import sys\n"
         "for name in ('kfp', 'kubernetes', 'kubeflow', 'torch', 'transformers'): sys.modules[name] = None\n"
