@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 import random
+import socket
 import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import boto3
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -97,3 +100,35 @@ def tiny_spec(tiny_model: Path, small_data: Path, tmp_path: Path) -> Callable[..
         return path
 
     return write
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[dict[str, str]]:
+    """The environment that leads to a local S3 server with the bucket `evaluations`."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, str(ROOT / "tests" / "s3_server.py"), str(port)]
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    url, region = f"http://127.0.0.1:{port}", "us-east-1"
+    access = {"aws_access_key_id": "key", "aws_secret_access_key": "secret"}
+    try:
+        wait_for_port(port)
+        client = boto3.client("s3", endpoint_url=url, region_name=region, **access)
+        client.create_bucket(Bucket="evaluations")
+        named = {name.upper(): value for name, value in access.items()}
+        yield named | {"AWS_ENDPOINT_URL": url, "AWS_ALLOW_HTTP": "true", "AWS_REGION": region}
+    finally:
+        server.terminate()
+        server.wait()
+
+
+def wait_for_port(port: int) -> None:
+    """Return as soon as somebody listens on 127.0.0.1:`port`."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.1)
+    raise AssertionError(f"nobody listens on port {port}")

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -111,34 +107,13 @@ def test_a_tolerance_below_zero(step: Callable[..., Any], spec_text: str, tmp_pa
     assert "'tolerance' must be above 0" in done.error
 
 
-@pytest.fixture(scope="module")
-def bucket() -> Iterator[tuple[Any, dict[str, str]]]:
+@pytest.fixture
+def bucket(s3: dict[str, str]) -> tuple[Any, dict[str, str]]:
     """A client of a local S3 server with the bucket `evals`, and the environment that leads a step to it."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    server = subprocess.Popen(
-        [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    url = f"http://127.0.0.1:{port}"
-    access = {"aws_access_key_id": "key", "aws_secret_access_key": "secret"}
-    environment = {name.upper(): value for name, value in access.items()}
-    environment |= {"AWS_ENDPOINT_URL": url, "AWS_ALLOW_HTTP": "true", "AWS_REGION": "us-east-1"}
-    try:
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            with socket.socket() as probe:
-                if probe.connect_ex(("127.0.0.1", port)) == 0:
-                    break
-            time.sleep(0.1)
-        client = boto3.client("s3", endpoint_url=url, region_name="us-east-1", **access)
-        client.create_bucket(Bucket="evals")
-        yield client, environment
-    finally:
-        server.terminate()
-        server.wait()
+    access = {"aws_access_key_id": s3["AWS_ACCESS_KEY_ID"], "aws_secret_access_key": s3["AWS_SECRET_ACCESS_KEY"]}
+    client = boto3.client("s3", endpoint_url=s3["AWS_ENDPOINT_URL"], region_name=s3["AWS_REGION"], **access)
+    client.create_bucket(Bucket="evals")
+    return client, s3
 
 
 @pytest.fixture
