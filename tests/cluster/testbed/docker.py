@@ -109,7 +109,8 @@ def _start_registry() -> None:
     }
     file = settings.state() / "registry.yml"
     file.write_text(yaml.safe_dump(configuration), encoding="utf-8")
-    run("/usr/bin/docker-registry", "garbage-collect", "--delete-untagged", file)
+    if (folder / "docker/registry/v2/repositories").is_dir():  # which the first push makes
+        run("/usr/bin/docker-registry", "garbage-collect", "--delete-untagged", file)
     processes.start("registry", ["/usr/bin/docker-registry", "serve", file])
 
     def answers() -> bool:
