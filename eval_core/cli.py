@@ -30,19 +30,92 @@ Nproc = Annotated[
 ]
 
 
+_HARNESS = "Instead of a spec, as lm-eval"
+
+
 @app.command()
 def run(
-    spec: SpecPath,
+    spec: Annotated[
+        Path | None, typer.Argument(help="The spec, a YAML file; `concord spec` prints one to start from.")
+    ] = None,
     run: Annotated[
         str | None,
         typer.Option("--run", help="The run's storage: a folder, or s3://, gs://, az://. Default: runs/NAME-DIGEST."),
     ] = None,
     nproc: Nproc = 1,
+    model: Annotated[
+        str | None,
+        typer.Option(help="A model folder, or a hub name as OWNER/MODEL.", rich_help_panel=_HARNESS),
+    ] = None,
+    tasks: Annotated[
+        str | None,
+        typer.Option(help="Tasks, groups, tags or YAML files, comma-separated.", rich_help_panel=_HARNESS),
+    ] = None,
+    num_fewshot: Annotated[
+        int | None, typer.Option("--num_fewshot", "-f", help="Solved examples in the prompt.", rich_help_panel=_HARNESS)
+    ] = None,
+    limit: Annotated[
+        float | None,
+        typer.Option(
+            "--limit", "-L", help="Documents of each task; below 1: a part of them.", rich_help_panel=_HARNESS
+        ),
+    ] = None,
+    samples: Annotated[
+        str | None,
+        typer.Option(help='Documents of a task by index, as JSON: {"task": [0, 3]}.', rich_help_panel=_HARNESS),
+    ] = None,
+    include_path: Annotated[
+        str | None, typer.Option("--include_path", help="A folder of more task YAML files.", rich_help_panel=_HARNESS)
+    ] = None,
+    dtype: Annotated[
+        str, typer.Option(help="float32, bfloat16, float16 or float64.", rich_help_panel=_HARNESS)
+    ] = "float32",
+    system_instruction: Annotated[
+        str | None,
+        typer.Option("--system_instruction", help="What each prompt begins with.", rich_help_panel=_HARNESS),
+    ] = None,
+    apply_chat_template: Annotated[
+        bool,
+        typer.Option("--apply_chat_template", help="Put prompts into the chat template.", rich_help_panel=_HARNESS),
+    ] = False,
+    fewshot_as_multiturn: Annotated[
+        bool,
+        typer.Option("--fewshot_as_multiturn", help="Solved examples as turns.", rich_help_panel=_HARNESS),
+    ] = False,
+    confirm_run_unsafe_code: Annotated[
+        bool,
+        typer.Option("--confirm_run_unsafe_code", help="Let tasks run code of the model's.", rich_help_panel=_HARNESS),
+    ] = False,
+    seed: Annotated[
+        int, typer.Option(help="Of the solved examples and all else drawn.", rich_help_panel=_HARNESS)
+    ] = 1234,
 ) -> None:
-    """Plan, work, reduce, verify and report. Called again, it resumes: what is committed is not computed twice."""
-    from eval_core.run import run_spec
+    """Plan, work, reduce, verify and report. Called again, it resumes: what is committed is not computed twice.
 
-    raise typer.Exit(run_spec(spec, run, nproc))
+    concord run SPEC.yaml, or, with the flags of lm-eval: concord run --model OWNER/MODEL --tasks arc_easy,hellaswag --num_fewshot 5
+    """
+    from eval_core.flags import Flags, spec_of_flags
+    from eval_core.run import run_spec
+    from eval_core.spec_yaml import load_spec
+
+    flags = Flags(
+        model=model,
+        tasks=tasks,
+        num_fewshot=num_fewshot,
+        limit=limit,
+        samples=samples,
+        include_path=include_path,
+        dtype=dtype,
+        system_instruction=system_instruction,
+        apply_chat_template=apply_chat_template,
+        fewshot_as_multiturn=fewshot_as_multiturn,
+        confirm_run_unsafe_code=confirm_run_unsafe_code,
+        seed=seed,
+    )
+    if spec is None:
+        raise typer.Exit(run_spec(spec_of_flags(flags), Path.cwd(), run, nproc))
+    flags.refuse_beside_a_spec()
+    raise typer.Exit(run_spec(load_spec(spec), spec.resolve().parent, run, nproc))
 
 
 @app.command()
@@ -57,8 +130,9 @@ def resume(run: RunUri, nproc: Nproc = 1) -> None:
 def plan(spec: SpecPath, run: RunUri) -> None:
     """Turn a spec into a plan: requests, micro-batches, shards. Knows nothing of the number of processes."""
     from eval_core.run import plan_spec
+    from eval_core.spec_yaml import load_spec
 
-    plan_spec(spec, run)
+    plan_spec(load_spec(spec), spec.resolve().parent, run)
 
 
 @app.command()

@@ -7,37 +7,34 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import reduce as fold
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from eval_core.canonical import digest_json
 from eval_core.errors import CorruptFileError, IncompleteRunError
+from eval_core.metrics.harness import HarnessResults, score_harness
 from eval_core.metrics.score import Float32, Scores, score_items
-from eval_core.metrics.states import ChoiceState, State, merge_states, states_from_json, states_to_json
+from eval_core.metrics.states import (
+    HIGHER_IS_BETTER,
+    ChoiceState,
+    LikelihoodState,
+    Metric,
+    State,
+    merge_states,
+    states_from_json,
+    states_to_json,
+)
 from eval_core.metrics.uncertainty import mean_stderr, perplexity_stderr
 from eval_core.plan.types import Plan, shard_id
 from eval_core.shard_file import ShardFile, decode_planned, shard_key
 from eval_core.storage import Store
+from eval_core.tasks.harness.registry import load_harness
 
 REDUCTION_KEY = "reduction.json"
-REDUCTION_FORMAT = 1
+REDUCTION_FORMAT = 2
 _READERS = 8
-
-
-@dataclass(frozen=True, kw_only=True)
-class Metric:
-    """A number of the result.
-
-    Attributes:
-        value: rounded once from exact sums.
-        stderr: its standard error, NaN where there are too few examples.
-        n: documents or questions behind it.
-    """
-
-    value: float
-    stderr: float
-    n: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,7 +47,8 @@ class Reduction:
         states: task -> exact state over all examples.
         spanning: the part of it from items whose requests lie in several shards.
         hosts: host -> task -> subtotal of the shards computed there (not part of the digest).
-        metrics: task -> metric -> number.
+        metrics: task -> metric -> number; of the harness's tasks and groups by "metric,filter".
+        harness: tables that the harness's readers want beside its numbers (not part of the digest: they hold paths).
     """
 
     plan: str
@@ -59,6 +57,7 @@ class Reduction:
     spanning: Mapping[str, State]
     hosts: Mapping[str, Mapping[str, State]]
     metrics: Mapping[str, Mapping[str, Metric]]
+    harness: Mapping[str, Any]
 
     @property
     def digest(self) -> str:
@@ -72,14 +71,20 @@ class Reduction:
             "states": states_to_json(self.states),
             "spanning": states_to_json(self.spanning),
             "metrics": {
-                task: {name: [m.value.hex(), m.stderr.hex(), m.n] for name, m in metrics.items()}
+                task: {name: [m.value.hex(), m.stderr.hex(), m.n, m.higher_is_better] for name, m in metrics.items()}
                 for task, metrics in self.metrics.items()
             },
         }
 
     def to_json(self) -> dict[str, Any]:
         hosts = {host: states_to_json(states) for host, states in self.hosts.items()}
-        return {"format": REDUCTION_FORMAT, "digest": self.digest, **self._content(), "hosts": hosts}
+        return {
+            "format": REDUCTION_FORMAT,
+            "digest": self.digest,
+            **self._content(),
+            "hosts": hosts,
+            "harness": self.harness,
+        }
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Reduction:
@@ -96,11 +101,12 @@ class Reduction:
             hosts={host: states_from_json(states) for host, states in data["hosts"].items()},
             metrics={
                 task: {
-                    name: Metric(value=float.fromhex(value), stderr=float.fromhex(stderr), n=n)
-                    for name, (value, stderr, n) in metrics.items()
+                    name: Metric(value=float.fromhex(value), stderr=float.fromhex(error), n=n, higher_is_better=higher)
+                    for name, (value, error, n, higher) in metrics.items()
                 }
                 for task, metrics in data["metrics"].items()
             },
+            harness=data["harness"],
         )
         if reduction.digest != data["digest"]:
             raise CorruptFileError(
@@ -143,8 +149,11 @@ def load_shards(store: Store, plan: Plan) -> Loaded:
 
 def gather_scores(plan: Plan, loaded: Loaded) -> Scores:
     """The scored tokens of all requests, from the main shards (all must be there)."""
-    parts: list[Float32] = [loaded.files[shard_id("main", i)].result.nll for i in range(plan.n_shards)]  # type: ignore[misc]
-    return Scores.of(plan, range(len(plan.requests)), np.concatenate(parts))
+    results = [loaded.files[shard_id("main", i)].result for i in range(plan.n_shards)]
+    nll: Float32 = np.concatenate([result.nll for result in results])
+    greedy = np.concatenate([result.greedy for result in results])
+    generated = [text for result in results for text in result.generated]
+    return Scores.of(plan, range(len(plan.requests)), nll, greedy, generated)
 
 
 def reduce_run(store: Store, plan: Plan, loaded: Loaded) -> Reduction:
@@ -168,16 +177,32 @@ def reduce_run(store: Store, plan: Plan, loaded: Loaded) -> Reduction:
         host = file.provenance.host
         hosts[host] = merge_states(hosts.get(host, {}), file.result.states)
     states = fold(merge_states, hosts.values(), spanning)
+    harness = _score_harness(store, plan, scores)
     reduction = Reduction(
         plan=plan.digest,
         shards={shard: loaded.files[shard].digest for shard in main},
         states=states,
         spanning=spanning,
         hosts=hosts,
-        metrics=_metrics(plan, states, scores),
+        metrics=_metrics(plan, states, scores) | dict(harness.metrics),
+        harness=harness.block,
     )
     store.put(REDUCTION_KEY, json.dumps(reduction.to_json(), indent=1).encode())
     return reduction
+
+
+def _score_harness(store: Store, plan: Plan, scores: Scores) -> HarnessResults:
+    """What the harness's code makes of the answers; its samples are written here, where its code is at hand."""
+    _, harness = load_harness(plan.spec, Path(plan.locations["base"]))
+    results = score_harness(plan, harness, scores)
+    for task, lines in results.samples.items():
+        store.put(sample_key(task), lines)
+    return results
+
+
+def sample_key(task: str) -> str:
+    """Where the samples of a task are written."""
+    return f"samples/{task}.jsonl"
 
 
 def load_reduction(store: Store) -> Reduction:
@@ -205,10 +230,15 @@ def _metrics(plan: Plan, states: Mapping[str, State], scores: Scores) -> dict[st
             n = state.examples
             hits = (state.correct, state.correct_norm, state.correct_bytes)
             errors = {name: mean_stderr(h, n) for name, h in zip(values, hits, strict=True)}
+        elif isinstance(state, LikelihoodState):
+            continue
         else:
             n = state.documents
             errors = _document_stderr(plan, number, scores)
-        metrics[task.name] = {name: Metric(value=v, stderr=errors[name], n=n) for name, v in values.items()}
+        metrics[task.name] = {
+            name: Metric(value=value, stderr=errors[name], n=n, higher_is_better=HIGHER_IS_BETTER[name])
+            for name, value in values.items()
+        }
     return metrics
 
 

@@ -16,7 +16,7 @@ from eval_core.reduce import Loaded, Reduction, load_reduction, load_shards, red
 from eval_core.report.headline import headline, print_headline
 from eval_core.report.write import write_report
 from eval_core.say import say
-from eval_core.spec_yaml import load_spec
+from eval_core.spec import EvalSpec
 from eval_core.storage import Store
 from eval_core.verify.run import verify_run
 from eval_core.verify.types import Verification, load_verification
@@ -25,15 +25,14 @@ from eval_core.work.launch import run_ranks
 _INTERRUPTED = 130
 
 
-def plan_spec(path: Path, uri: str | None) -> tuple[Plan, Store]:
-    """Plan the spec at `path` and write the plan to `uri` (None: `runs/NAME-DIGEST`).
+def plan_spec(spec: EvalSpec, base: Path, uri: str | None) -> tuple[Plan, Store]:
+    """Plan `spec`, whose relative paths start at `base`, and write the plan to `uri` (None: `runs/NAME-DIGEST`).
 
     Raises:
-        UsageError: spec, data or model can't be used, or `uri` holds another plan.
+        UsageError: data or model can't be used, or `uri` holds another plan.
     """
     started = time.monotonic()
-    spec = load_spec(path)
-    plan = build_plan(spec, path.resolve().parent)
+    plan = build_plan(spec, base)
     store = Store(uri or f"runs/{spec.name}-{plan.digest[:8]}")
     new = save_plan(plan, store)
     say(describe_plan(plan, store, new=new, seconds=time.monotonic() - started))
@@ -50,9 +49,9 @@ def describe_plan(plan: Plan, store: Store, *, new: bool, seconds: float) -> str
     )
 
 
-def run_spec(path: Path, uri: str | None, nproc: int) -> int:
+def run_spec(spec: EvalSpec, base: Path, uri: str | None, nproc: int) -> int:
     """All steps. Returns the exit code: 0, or 1 where a check fails."""
-    plan, store = plan_spec(path, uri)
+    plan, store = plan_spec(spec, base, uri)
     return _work_and_finish(plan, store, nproc)
 
 

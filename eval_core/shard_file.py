@@ -5,18 +5,18 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import numpy as np
 
 from eval_core.canonical import canonical_json, digest_json, little_endian
 from eval_core.errors import CorruptFileError
-from eval_core.metrics.score import Float32, Float64
+from eval_core.metrics.score import NOT_ASKED, Bools, Float32, Float64, Generated
 from eval_core.metrics.states import State, states_from_json, states_to_json
 from eval_core.plan.types import Plan
 
-SHARD_FORMAT = 1
+SHARD_FORMAT = 2
 SHARDS = "shards"
 BAD = "bad"
 
@@ -30,6 +30,9 @@ class ShardResult:
         shard: its id.
         nll: the scored tokens of the shard's requests, in their order, in nats; float32, or float64 in a
             shard of the reference.
+        greedy: bool[requests], whether each is what greedy decoding gives; empty where the plan doesn't ask. Of a prompt
+            it says nothing.
+        generated: what was written on from the shard's prompts, in the requests' order.
         states: of the items whose requests all lie in this shard; empty in audit shards.
     """
 
@@ -37,6 +40,8 @@ class ShardResult:
     shard: str
     nll: Float32 | Float64
     states: Mapping[str, State]
+    greedy: Bools = field(default_factory=NOT_ASKED.copy)
+    generated: tuple[Generated, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -44,6 +49,8 @@ class ShardResult:
             "shard": self.shard,
             "dtype": self.nll.dtype.name,
             "nll": base64.b64encode(little_endian(self.nll)).decode("ascii"),
+            "greedy": "".join("1" if hit else "0" for hit in self.greedy.tolist()),
+            "generated": [[list(g.tokens), g.text] for g in self.generated],
             "states": states_to_json(self.states),
         }
 
@@ -55,6 +62,8 @@ class ShardResult:
             plan=data["plan"],
             shard=data["shard"],
             nll=nll.astype(nll.dtype.newbyteorder("=")),
+            generated=tuple(Generated(tokens=tuple(tokens), text=text) for tokens, text in data["generated"]),
+            greedy=np.array([hit == "1" for hit in data["greedy"]], dtype=np.bool_),
             states=states_from_json(data["states"]),
         )
 
@@ -150,6 +159,12 @@ def decode_planned(data: bytes, plan: Plan, shard: str) -> ShardFile:
         raise CorruptFileError(f"{key}: belongs to another plan")
     if len(file.result.nll) != (wanted := n_scored_tokens(plan, shard)):
         raise CorruptFileError(f"{key}: has {len(file.result.nll)} tokens, the plan scores {wanted}")
+    if len(file.result.greedy) != (wanted := len(plan.shard_requests(shard)) * plan.asks_greedy):
+        raise CorruptFileError(
+            f"{key}: says of {len(file.result.greedy)} requests whether they are greedy, not of {wanted}"
+        )
+    if len(file.result.generated) != (wanted := n_prompts(plan, shard)):
+        raise CorruptFileError(f"{key}: has {len(file.result.generated)} texts, the plan asks for {wanted}")
     return file
 
 
@@ -157,3 +172,9 @@ def n_scored_tokens(plan: Plan, shard: str) -> int:
     """Scored tokens of a shard."""
     requests = plan.shard_requests(shard)
     return int(plan.requests.n_scored[requests.start : requests.stop].sum(dtype=np.int64))
+
+
+def n_prompts(plan: Plan, shard: str) -> int:
+    """Prompts of a shard that a text is written on from."""
+    requests = plan.shard_requests(shard)
+    return int(np.count_nonzero(plan.requests.generation[requests.start : requests.stop] >= 0))

@@ -7,6 +7,7 @@ they say how to go about the work, not what it is.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
@@ -65,7 +66,37 @@ class MultipleChoiceTask:
     limit: int | None = key("the first so many examples only", None)
 
 
-Task = PerplexityTask | MultipleChoiceTask
+@dataclass(frozen=True, kw_only=True)
+class LmEvalTask:
+    """A task of the lm-evaluation-harness, scored by its own code; a group or tag stands for all of its tasks."""
+
+    type: Literal["lm_eval"] = key("the kind of task", "lm_eval")
+    lm_eval: str = key("the name in the harness's registry, or a task's YAML file, relative to the spec")
+    name: str = key("of a single task, which the plan fills in", "")
+    include_path: str | None = key("a folder of task YAML files that come before the harness's own", None)
+    num_fewshot: int | None = key(
+        "solved examples in the prompt, except where a task insists on 0; none: the task's", None
+    )
+    limit: float | None = key("the first so many documents only; below 1: this part of them", None)
+    samples: tuple[int, ...] | None = key("these documents only, by their index", None)
+    system_instruction: str | None = key("what stands at the beginning of each prompt", None)
+    apply_chat_template: bool = key("put the prompt into the tokenizer's chat template", False)
+    fewshot_as_multiturn: bool = key("solved examples are turns of the conversation", False)
+    repeat_bos: bool = key(
+        "a rolled document that has a BOS token, by its text or its tokenizer, gets a second one, as the harness does",
+        False,
+    )
+    confirm_run_unsafe_code: bool = key(
+        "let a task run the code that the model wrote, which is how some are scored", False
+    )
+
+
+Task = PerplexityTask | MultipleChoiceTask | LmEvalTask
+TASK_TYPES: Mapping[str, type[PerplexityTask] | type[MultipleChoiceTask] | type[LmEvalTask]] = {
+    "perplexity": PerplexityTask,
+    "multiple_choice": MultipleChoiceTask,
+    "lm_eval": LmEvalTask,
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +115,9 @@ class Batch:
     """How requests become micro-batches and shards; never by the number of ranks."""
 
     tokens: int = key("tokens of a micro-batch, padding included", 2048)
+    generated_tokens: int = key(
+        "tokens of a micro-batch in which texts are generated: prompts, padding, and what they may become", 8192
+    )
     share_prefixes: bool = key(
         "answers of one question share a row, in which their common prompt is computed once (where the architecture allows)",
         True,
@@ -131,6 +165,11 @@ class Report:
     """How uncertain the numbers are said to be; not part of the identity."""
 
     bootstrap: int = key("resamples for the standard error of what is not a mean", 1000)
+    stderr: Literal["concord", "lm_eval"] = key(
+        "of the harness's tasks, where a metric is not a mean. concord: this library's seeded bootstrap; lm_eval: the harness's "
+        "own, with as many resamples",
+        "concord",
+    )
     worst_samples: int = key("samples of each kind shown in the report", 10)
 
 
@@ -153,7 +192,17 @@ class EvalSpec:
     report: Report = section(Report, "how the report is made")
 
 
-_NOT_IDENTITY = {"name", "model", "revision", "allow_pickle", "work", "report", "data", "fewshot_data"}
+_NOT_IDENTITY = {
+    "name",
+    "model",
+    "revision",
+    "allow_pickle",
+    "work",
+    "report",
+    "data",
+    "fewshot_data",
+    "include_path",
+}
 """Paths are not part of the identity: the content they lead to is."""
 
 
@@ -188,14 +237,23 @@ def from_plain(cls: Any, data: Any) -> Any:
         KeyError, TypeError: `data` is something else.
     """
     if cls == Task:
-        return from_plain({"perplexity": PerplexityTask, "multiple_choice": MultipleChoiceTask}[data["type"]], data)
-    if get_origin(cls) is tuple:
-        return tuple(from_plain(get_args(cls)[0], entry) for entry in data)
+        return from_plain(TASK_TYPES[data["type"]], data)
+    if isinstance(data, list):
+        member = next(get_args(a)[0] for a in (cls, *get_args(cls)) if get_origin(a) is tuple)
+        return tuple(from_plain(member, entry) for entry in data)
     if not is_dataclass(cls):
         return data
     hints = get_type_hints(cls)
     made: Any = cls
     return made(**{name: from_plain(hints[name], value) for name, value in data.items()})
+
+
+def data_files(task: Task) -> list[str]:
+    """The files of examples that `task` reads, as the spec names them; of the harness's tasks only its own code knows."""
+    if isinstance(task, LmEvalTask):
+        return []
+    fewshot = task.fewshot_data if isinstance(task, MultipleChoiceTask) else None
+    return [task.data] if fewshot is None else [task.data, fewshot]
 
 
 def required(f: Field[Any]) -> bool:

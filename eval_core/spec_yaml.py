@@ -7,7 +7,7 @@ import json
 import math
 import re
 import types
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import Field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
@@ -15,9 +15,8 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import yaml
 
 from eval_core.errors import SpecError
-from eval_core.spec import EvalSpec, MultipleChoiceTask, PerplexityTask, required
+from eval_core.spec import TASK_TYPES, DType, EvalSpec, LmEvalTask, PerplexityTask, required
 
-_TASK_TYPES: Mapping[str, type] = {"perplexity": PerplexityTask, "multiple_choice": MultipleChoiceTask}
 _LONGEST_WAIT = 1e7
 _SCALAR_NAMES: Mapping[type, str] = {
     int: "a whole number",
@@ -55,7 +54,7 @@ def parse_spec(text: str, source: str) -> EvalSpec:
     if node is None:
         raise SpecError(f"{source}: the spec is empty; `concord spec` prints one to start from")
     spec: EvalSpec = _Reader(source).build(node, EvalSpec, "")
-    _check_values(spec, source)
+    check_spec(spec, source)
     return spec
 
 
@@ -121,14 +120,16 @@ class _Reader:
 
     def task(self, node: yaml.Node, path: str) -> Any:
         entries = self.entries(node, path + ".")
+        if "type" not in entries and "lm_eval" in entries:
+            return self.build(node, LmEvalTask, path + ".")
         if "type" not in entries:
-            raise self.error(node, f"key '{path}.type' is missing: one of {', '.join(_TASK_TYPES)}")
+            raise self.error(node, f"key '{path}.type' is missing: one of {', '.join(TASK_TYPES)}")
         kind_node = entries["type"][1]
         kind = str(kind_node.value)
-        if kind not in _TASK_TYPES:
-            known = list(_TASK_TYPES)
+        if kind not in TASK_TYPES:
+            known = list(TASK_TYPES)
             raise self.error(kind_node, f"'{path}.type' must be one of {', '.join(known)}{_nearest(kind, known)}")
-        return self.build(node, _TASK_TYPES[kind], path + ".")
+        return self.build(node, TASK_TYPES[kind], path + ".")
 
     def scalar(self, node: yaml.Node, wanted: type, path: str) -> Any:
         wrong = self.error(node, f"'{path}' must be {_SCALAR_NAMES[wanted]}{_found(node)}")
@@ -170,8 +171,24 @@ def _found(node: yaml.Node) -> str:
     return f", not {node.value!r}" if isinstance(node, yaml.ScalarNode) else ", not a list or a mapping"
 
 
-def _check_values(spec: EvalSpec, source: str) -> None:
-    """Refuse values of the right type that make no sense."""
+def one_of_dtypes(value: str, where: str) -> DType:
+    """`value` as a dtype of the spec; `where` stands in the message.
+
+    Raises:
+        SpecError: there is no such dtype.
+    """
+    for known in get_args(DType):
+        if known == value:
+            return known  # type: ignore[no-any-return]
+    raise SpecError(f"'{where}' must be one of {', '.join(get_args(DType))}{_nearest(value, list(get_args(DType)))}")
+
+
+def check_spec(spec: EvalSpec, source: str) -> None:
+    """Refuse values of the right type that make no sense; `source` stands in the messages.
+
+    Raises:
+        SpecError: there is one.
+    """
 
     def need(condition: bool, message: str) -> None:
         if not condition:
@@ -181,7 +198,7 @@ def _check_values(spec: EvalSpec, source: str) -> None:
         re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", spec.name) is not None,
         f"'name' is {spec.name!r}: only letters, digits, '-', '_' and '.', starting with a letter or digit",
     )
-    names = [task.name for task in spec.tasks]
+    names = [task.name for task in spec.tasks if task.type != "lm_eval"]
     for name in names:
         need(
             re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name) is not None,
@@ -192,6 +209,7 @@ def _check_values(spec: EvalSpec, source: str) -> None:
         "compute.threads": spec.compute.threads,
         "compute.head_rows": spec.compute.head_rows,
         "batch.tokens": spec.batch.tokens,
+        "batch.generated_tokens": spec.batch.generated_tokens,
         "batch.pad_to_multiple": spec.batch.pad_to_multiple,
         "batch.shard_cost": spec.batch.shard_cost,
         "work.sync_every": spec.work.sync_every,
@@ -199,6 +217,9 @@ def _check_values(spec: EvalSpec, source: str) -> None:
         "max_length": spec.max_length,
     }
     for task in spec.tasks:
+        if isinstance(task, LmEvalTask):
+            _check_lm_eval(task, need)
+            continue
         minimum_one[f"{task.name}.limit"] = task.limit
         if isinstance(task, PerplexityTask):
             minimum_one[f"{task.name}.window"] = task.window
@@ -229,12 +250,25 @@ def _check_values(spec: EvalSpec, source: str) -> None:
         need(0 < seconds <= _LONGEST_WAIT, f"'{name}' must lie between 0 and {_LONGEST_WAIT:.0f} seconds")
 
 
+def _check_lm_eval(task: LmEvalTask, need: Callable[[bool, str], None]) -> None:
+    where = f"task '{task.lm_eval}'"
+    need(not task.name, f"{where}: its name is the harness's; leave 'name' out")
+    need((task.num_fewshot or 0) >= 0, f"{where}: 'num_fewshot' must be 0 or more")
+    limit = task.limit
+    need(
+        limit is None or 0 < limit < 1 or (limit >= 1 and limit.is_integer()),
+        f"{where}: 'limit' must be a part below 1 or a whole number of documents, not {limit}",
+    )
+    need(limit is None or task.samples is None, f"{where}: give 'limit' or 'samples', not both")
+    need(all(i >= 0 for i in task.samples or ()), f"{where}: 'samples' are indices from 0")
+
+
 def example_spec() -> str:
     """A spec to start from: every key with its default and its meaning, as YAML."""
     lines = ["# Every key of a spec, with its default. Those without one must be given.", ""]
     for f in fields(EvalSpec):
         if f.name == "tasks":
-            lines += ["tasks:", *_task_lines(PerplexityTask), *_task_lines(MultipleChoiceTask)]
+            lines += ["tasks:", *(line for cls in TASK_TYPES.values() for line in _task_lines(cls))]
             continue
         hint = get_type_hints(EvalSpec)[f.name]
         if is_dataclass(hint):
@@ -245,7 +279,7 @@ def example_spec() -> str:
 
 
 def _task_lines(cls: type) -> list[str]:
-    kind = next(name for name, known in _TASK_TYPES.items() if known is cls)
+    kind = next(name for name, known in TASK_TYPES.items() if known is cls)
     return [f"  # {cls.__doc__}", f"  - type: {kind}", *_key_lines(cls, "    ")]
 
 

@@ -30,6 +30,10 @@ class Tokenizer:
         """Token ids of each text, without special tokens of the tokenizer's own."""
         return [encoding.ids for encoding in self.fast.encode_batch_fast(texts, add_special_tokens=False)]
 
+    def decode(self, tokens: list[int], *, special: bool = False) -> str:
+        """The text of `tokens`, with or without what special tokens are written as."""
+        return str(self.fast.decode(tokens, skip_special_tokens=not special))
+
     def vocab_size(self) -> int:
         """Entries, added tokens included."""
         return int(self.fast.get_vocab_size(with_added_tokens=True))

@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from eval_core.errors import UsageError
-from eval_core.spec import MultipleChoiceTask
+from eval_core.spec import data_files
 from eval_core.spec_yaml import parse_spec
 from pipelines.package import Input
 
@@ -67,8 +67,8 @@ def read_spec(path: str) -> str:
             f"--spec {path}: {reason}; for a file that only the pods can see: --set spec={path}"
         ) from error
     for task in parse_spec(text, path).tasks:
-        for data in (task.data, task.fewshot_data if isinstance(task, MultipleChoiceTask) else None):
-            if data is not None and "://" not in data and not Path(data).is_absolute():
+        for data in data_files(task):
+            if "://" not in data and not Path(data).is_absolute():
                 raise UsageError(
                     f"{path}: task '{task.name}' reads '{data}', a path relative to this file, which the pods don't have; "
                     "give a URI or an absolute path, or put both in the storage and give the spec's URI"

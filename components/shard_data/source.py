@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from eval_core.errors import DataError, SpecError
 from eval_core.plan.build import build_plan
 from eval_core.plan.types import Plan
-from eval_core.spec import EvalSpec, MultipleChoiceTask, Task
+from eval_core.spec import EvalSpec, LmEvalTask, MultipleChoiceTask, Task, data_files
 from eval_core.spec_yaml import load_spec, parse_spec
 from eval_core.storage import Store
 
@@ -64,7 +64,8 @@ def plan_source(source: Source) -> Plan:
             for path, file in local.items():
                 message = message.replace(file, remote[path])
             raise DataError(message) from error
-    return replace(plan, spec=source.spec, locations={**plan.locations, "base": source.origin})
+    named = {file: path for path, file in local.items()}
+    return replace(plan, spec=_with_data(plan.spec, named), locations={**plan.locations, "base": source.origin})
 
 
 def _uri(path: str, origin: str) -> str:
@@ -94,18 +95,15 @@ def _fetch(uri: str, error: Callable[[str], Exception]) -> bytes:
 
 
 def _data_paths(spec: EvalSpec) -> list[str]:
-    paths = [path for task in spec.tasks for path in (task.data, _fewshot_data(task)) if path is not None]
-    return list(dict.fromkeys(paths))
-
-
-def _fewshot_data(task: Task) -> str | None:
-    return task.fewshot_data if isinstance(task, MultipleChoiceTask) else None
+    return list(dict.fromkeys(path for task in spec.tasks for path in data_files(task)))
 
 
 def _with_data(spec: EvalSpec, local: Mapping[str, str]) -> EvalSpec:
     """`spec` with some paths of its data replaced."""
 
     def of(task: Task) -> Task:
+        if isinstance(task, LmEvalTask):
+            return task
         moved = replace(task, data=local.get(task.data, task.data))
         if isinstance(moved, MultipleChoiceTask) and moved.fewshot_data is not None:
             moved = replace(moved, fewshot_data=local.get(moved.fewshot_data, moved.fewshot_data))

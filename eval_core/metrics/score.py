@@ -3,42 +3,71 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from eval_core.exact import ExactSum
-from eval_core.metrics.states import STATE_KINDS, ChoiceState, PerplexityState, State
+from eval_core.metrics.states import STATE_KINDS, ChoiceState, LikelihoodState, PerplexityState, State
 from eval_core.plan.types import Int64, Plan
 
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
+Bools = npt.NDArray[np.bool_]
+
+NOT_ASKED = np.empty(0, dtype=np.bool_)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Generated:
+    """A text that was written on from a prompt.
+
+    Attributes:
+        tokens: all that were written, the last one included that ended it.
+        text: up to the first stop text.
+    """
+
+    tokens: tuple[int, ...]
+    text: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scores:
-    """Token negative log-likelihoods of consecutive requests.
+    """Token negative log-likelihoods of consecutive requests, and the texts written on from those that are prompts.
 
     Attributes:
         first: the first request.
         nll: the scored tokens of all these requests, one after the other, in nats (float32, or float64
             of the reference).
         offsets: int64[number of requests + 1], where each request's tokens begin in `nll`.
+        greedy: bool[number of requests], whether each scored token is the most likely one; empty where the plan doesn't ask.
+        generated: request -> its text.
     """
 
     first: int
     nll: Float32 | Float64
     offsets: Int64
+    greedy: Bools
+    generated: Mapping[int, Generated]
 
     @classmethod
-    def of(cls, plan: Plan, requests: range, nll: Float32 | Float64) -> Scores:
-        """The scores of `requests`, whose tokens are `nll`."""
+    def of(
+        cls,
+        plan: Plan,
+        requests: range,
+        nll: Float32 | Float64,
+        greedy: Bools = NOT_ASKED,
+        generated: Sequence[Generated] = (),
+    ) -> Scores:
+        """The scores of `requests`, whose tokens are `nll` and whose texts, in the order of the prompts, `generated`."""
         counts = plan.requests.n_scored[requests.start : requests.stop]
         offsets = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64)
         assert offsets[-1] == len(nll)
-        return cls(first=requests.start, nll=nll, offsets=offsets)
+        prompts = requests.start + np.flatnonzero(plan.requests.generation[requests.start : requests.stop] >= 0)
+        texts = dict(zip(prompts.tolist(), generated, strict=bool(generated)))
+        return cls(first=requests.start, nll=nll, offsets=offsets, greedy=greedy, generated=texts)
 
     def of_request(self, request: int) -> Float32 | Float64:
         """The tokens of one request."""
@@ -47,8 +76,12 @@ class Scores:
 
     def log_likelihood(self, request: int) -> float:
         """Of a request, in nats: the sum over its tokens, rounded once."""
+        return self.total_log_likelihood([request])
+
+    def total_log_likelihood(self, requests: list[int]) -> float:
+        """Of several requests, in nats: the sum over all their tokens, rounded once."""
         try:
-            return -math.fsum(self.of_request(request).tolist())
+            return -math.fsum(token for request in requests for token in self.of_request(request).tolist())
         except ValueError:  # fsum refuses +Inf beside -Inf
             return math.nan
 
@@ -66,9 +99,19 @@ def score_items(plan: Plan, items: Int64, scores: Scores) -> dict[str, State]:
         chosen = items[tasks == number]
         if task.type == "perplexity":
             states[task.name] = _perplexity(plan, chosen, scores)
-        else:
+        elif task.type == "multiple_choice":
             states[task.name] = _choices(plan, chosen, scores)
+        else:
+            states[task.name] = _likelihood(plan, chosen, scores)
     return states
+
+
+def links_of(plan: Plan, items: Int64) -> Int64:
+    """int64: the links of `items`, item after item."""
+    offsets = plan.items.link_offsets
+    sizes = offsets[items + 1] - offsets[items]
+    before = np.cumsum(sizes) - sizes
+    return np.repeat(offsets[items] - before, sizes) + np.arange(int(sizes.sum()))
 
 
 def _perplexity(plan: Plan, items: Int64, scores: Scores) -> PerplexityState:
@@ -81,6 +124,16 @@ def _perplexity(plan: Plan, items: Int64, scores: Scores) -> PerplexityState:
         documents=len(opening),
         words=int(plan.examples.words[opening].sum(dtype=np.int64)),
         bytes=int(plan.examples.bytes[opening].sum()),
+    )
+
+
+def _likelihood(plan: Plan, items: Int64, scores: Scores) -> LikelihoodState:
+    requests = plan.items.link_request[links_of(plan, items)]
+    parts = [scores.of_request(r) for r in requests.tolist()]
+    return LikelihoodState(
+        nll=ExactSum.of(np.concatenate(parts)) if parts else ExactSum(),
+        tokens=sum(map(len, parts)),
+        documents=int(plan.items.first[items].sum()),
     )
 
 

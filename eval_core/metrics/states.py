@@ -179,11 +179,82 @@ class ChoiceState:
 
 CHOICE_METRICS = ("acc", "acc_norm", "acc_bytes")
 
-State = PerplexityState | ChoiceState
-STATE_KINDS: Mapping[str, type[PerplexityState] | type[ChoiceState]] = {
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LikelihoodState:
+    """Sums over the requests of a task whose metrics are the harness's.
+
+    Attributes:
+        nll: sum of the scored tokens' negative log-likelihoods, in nats.
+        tokens: tokens scored.
+        documents: counted with their first item.
+    """
+
+    nll: ExactSum = _NOTHING
+    tokens: int = 0
+    documents: int = 0
+
+    @classmethod
+    def zero(cls) -> LikelihoodState:
+        return cls()
+
+    def merge(self, other: LikelihoodState) -> LikelihoodState:
+        return LikelihoodState(
+            nll=self.nll.merge(other.nll),
+            tokens=self.tokens + other.tokens,
+            documents=self.documents + other.documents,
+        )
+
+    def value(self) -> dict[str, float]:
+        """loss: nats per scored token, NaN without any."""
+        if self.nll.nonfinite:
+            return {"loss": self.nll.value()}
+        return {"loss": float(self.nll.fraction() / self.tokens) if self.tokens else float("nan")}
+
+    def to_json(self) -> dict[str, Any]:
+        return {"kind": "lm_eval", "nll": self.nll.to_json(), "tokens": self.tokens, "documents": self.documents}
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> LikelihoodState:
+        return cls(nll=ExactSum.from_json(data["nll"]), tokens=data["tokens"], documents=data["documents"])
+
+    def to_vector(self) -> IntArray:
+        return np.concatenate([self.nll.to_vector(), np.array([self.tokens, self.documents], dtype=np.int64)])
+
+    @classmethod
+    def from_vector(cls, vector: IntArray) -> LikelihoodState:
+        tokens, documents = (int(n) for n in vector[VECTOR_LENGTH:])
+        return cls(nll=ExactSum.from_vector(vector[:VECTOR_LENGTH]), tokens=tokens, documents=documents)
+
+
+State = PerplexityState | ChoiceState | LikelihoodState
+STATE_KINDS: Mapping[str, type[PerplexityState] | type[ChoiceState] | type[LikelihoodState]] = {
     "perplexity": PerplexityState,
     "multiple_choice": ChoiceState,
+    "lm_eval": LikelihoodState,
 }
+
+HIGHER_IS_BETTER: Mapping[str, bool] = {
+    **dict.fromkeys(CHOICE_METRICS, True),
+    **dict.fromkeys(PERPLEXITY_METRICS, False),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Metric:
+    """A number of the result.
+
+    Attributes:
+        value: rounded once from exact sums.
+        stderr: its standard error, NaN where there is none.
+        n: documents or questions behind it.
+        higher_is_better: its direction; None where it has none, or nobody said.
+    """
+
+    value: float
+    stderr: float
+    n: int
+    higher_is_better: bool | None
 
 
 def state_from_json(data: dict[str, Any]) -> State:

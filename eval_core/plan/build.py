@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +29,11 @@ from eval_core.plan.cut import (
 )
 from eval_core.plan.share import arrange_groups, shared_prefixes
 from eval_core.plan.types import ExampleTable, Int32, Int64, ItemTable, MicroBatchTable, Plan, RequestTable
-from eval_core.spec import Batch, EvalSpec, PerplexityTask, Task
+from eval_core.spec import Batch, EvalSpec, LmEvalTask, MultipleChoiceTask, PerplexityTask
 from eval_core.tasks.documents import read_documents
-from eval_core.tasks.examples import Example, RequestBuffer
+from eval_core.tasks.examples import Example, Generation, RequestBuffer
+from eval_core.tasks.harness.build import build_harness_task
+from eval_core.tasks.harness.registry import load_harness
 from eval_core.tasks.multiple_choice import build_multiple_choice
 from eval_core.tasks.perplexity import build_perplexity
 from eval_core.tokenizer import Tokenizer, load_tokenizer
@@ -49,9 +51,14 @@ def build_plan(spec: EvalSpec, base: Path) -> Plan:
     tokenizer = load_tokenizer(folder)
     max_length = _max_length(spec, shape)
 
+    spec, harness = load_harness(spec, base)
     gathered = _Gathered()
     for number, task in enumerate(spec.tasks):
-        for example in _task_examples(task, base, tokenizer, max_length, spec.seed):
+        if isinstance(task, LmEvalTask):
+            examples = build_harness_task(task, harness.tasks[task.name], tokenizer, folder, max_length, spec.seed)
+        else:
+            examples = _task_examples(task, base, tokenizer, max_length, spec.seed)
+        for example in examples:
             gathered.add(number, example)
     return gathered.plan(
         spec=spec,
@@ -81,7 +88,9 @@ def _max_length(spec: EvalSpec, shape: ModelShape) -> int:
     return max_length
 
 
-def _task_examples(task: Task, base: Path, tokenizer: Tokenizer, max_length: int, seed: int) -> Iterator[Example]:
+def _task_examples(
+    task: PerplexityTask | MultipleChoiceTask, base: Path, tokenizer: Tokenizer, max_length: int, seed: int
+) -> Iterator[Example]:
     if isinstance(task, PerplexityTask):
         return build_perplexity(task, read_documents(base / task.data, task.limit), tokenizer, max_length, seed)
     documents = read_documents(base / task.data, None if task.num_fewshot else task.limit)
@@ -116,7 +125,7 @@ class _Gathered:
             self.item_first.append(position == 0)
             self.item_links.append(len(item))
             for request in item:
-                self.requests.append(request.tokens, request.n_scored)
+                self.requests.append(request)
                 self.characters.append(request.characters)
                 self.bytes.append(request.bytes)
 
@@ -138,11 +147,15 @@ class _Gathered:
                 f"the tokenizer gives token id {tokens.max()}, the weights have {shape.vocab_size} embeddings; "
                 "take the tokenizer that belongs to these weights"
             )
-        unique = remove_duplicates(tokens, offsets, n_scored)
+        generation = np.array(self.requests.generation, dtype=np.int32)
+        asked = RequestTable(
+            tokens=tokens, offsets=offsets, n_scored=n_scored, generation=generation, shared=np.zeros_like(n_scored)
+        )
+        unique = remove_duplicates(tokens, offsets, n_scored, generation)
         item_of_request = np.repeat(np.arange(len(self.item_links)), self.item_links)
-        kept = _take(tokens, offsets, n_scored, unique.kept)
+        generations = tuple(self.requests.generations)
         requests, order, micro_batches = lay_out(
-            kept, item_of_request[unique.kept], spec.batch, shape, model["max_length"]
+            _take(asked, unique.kept), item_of_request[unique.kept], generations, spec.batch, shape, model["max_length"]
         )
         place = np.empty(len(order), dtype=np.int64)
         place[order] = np.arange(len(order))
@@ -162,6 +175,7 @@ class _Gathered:
             ),
             examples=self.example_table(),
             audited=choose_audited(len(micro_batches), spec.audit.micro_batches, spec.seed),
+            generations=generations,
             n_requested=len(lengths),
             locations=locations,
         )
@@ -176,53 +190,99 @@ class _Gathered:
 
 
 def lay_out(
-    requests: RequestTable, groups: Int64, batch: Batch, shape: ModelShape, max_length: int
+    requests: RequestTable,
+    groups: Int64,
+    generations: tuple[Generation, ...],
+    batch: Batch,
+    shape: ModelShape,
+    max_length: int,
 ) -> tuple[RequestTable, Int64, MicroBatchTable]:
     """Put `requests`, each a row of its own as they come in, into rows, micro-batches and shards.
 
-    `groups` is the item of each request, ascending.
+    `groups` is the item of each request, ascending. First come those whose tokens are scored, then the prompts, those
+    that are gone on from in the same way together.
 
     Returns:
         (the requests in their new order, int64[n] that order, the micro-batches).
     """
-    tokens, offsets, n_scored = requests.tokens, requests.offsets, requests.n_scored
+    share = batch.share_prefixes and shape.takes_trees(max_length)
+    orders, shared, sizes, rows, lengths, max_new = [], [], [], [], [], []
+    for way in np.unique(requests.generation).tolist():
+        members = np.flatnonzero(requests.generation == way)
+        new = 0 if way < 0 else generations[way].max_new
+        budget = batch.tokens if way < 0 else batch.generated_tokens
+        part = _lay_out_alike(_take(requests, members), groups[members], new, budget, batch, share, max_length)
+        orders.append(members[part.order])
+        shared.append(part.shared)
+        sizes.append(np.diff(part.first_request))
+        rows.append(part.rows)
+        lengths.append(part.length)
+        max_new.append(np.full(len(part.rows), new, dtype=np.int32))
+    order = np.concatenate(orders)
+    moved = replace(_take(requests, order), shared=np.concatenate(shared))
+    first_request = np.concatenate([[0], np.cumsum(np.concatenate(sizes))]).astype(np.int64)
+    micro_batches = cut_shards(
+        first_request,
+        np.concatenate(rows),
+        np.concatenate(lengths),
+        np.concatenate(max_new),
+        np.add.reduceat(moved.n_scored.astype(np.int64), first_request[:-1]),
+        shape,
+        batch.shard_cost,
+    )
+    return moved, order, micro_batches
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Part:
+    """Micro-batches of requests that are computed alike; `order` is of these requests alone."""
+
+    order: Int64
+    shared: Int32
+    first_request: Int64
+    rows: Int32
+    length: Int32
+
+
+def _lay_out_alike(
+    requests: RequestTable, groups: Int64, max_new: int, budget: int, batch: Batch, share: bool, max_length: int
+) -> _Part:
+    tokens, offsets = requests.tokens, requests.offsets
+    prompts = bool(requests.generation[0] >= 0)
     order = np.arange(len(requests), dtype=np.int64)
     shared = np.zeros(len(requests), dtype=np.int32)
-    if batch.share_prefixes and shape.takes_trees(max_length):
+    if share and not prompts:
         order = arrange_groups(tokens, offsets, groups)
-        shared = shared_prefixes(tokens, offsets, groups, order, batch.tokens)
-    added = np.diff(offsets)[order] - 1 - shared
+        shared = shared_prefixes(tokens, offsets, groups, order, budget)
+    added = np.diff(offsets)[order] - (0 if prompts else 1) - shared
     starts = np.flatnonzero(shared == 0)
-    row_length = np.add.reduceat(added, starts)
+    row_length = np.add.reduceat(added, starts) + max_new
     row_group = groups[order[starts]]
     row_size = np.diff(np.append(starts, len(order)))
 
     row_order = order_by_length(row_length, row_group)
     first_row, padded = cut_micro_batches(
-        row_length[row_order], row_group[row_order], tokens=batch.tokens, multiple=batch.pad_to_multiple
+        row_length[row_order], row_group[row_order], tokens=budget, multiple=batch.pad_to_multiple
     )
-    first_request = np.concatenate([[0], np.cumsum(row_size[row_order])])[first_row].astype(np.int64)
     widest = np.maximum(np.maximum.reduceat(row_length[row_order], first_row[:-1]), max_length)
     place = _ranges(starts[row_order], row_size[row_order])
-    moved = _take(tokens, offsets, n_scored, order[place])
-    micro_batches = cut_shards(
-        first_request,
-        np.diff(first_row).astype(np.int32),
-        np.minimum(padded, widest).astype(np.int32),
-        moved.n_scored,
-        shape,
-        batch.shard_cost,
+    return _Part(
+        order=order[place],
+        shared=shared[place],
+        first_request=np.concatenate([[0], np.cumsum(row_size[row_order])])[first_row].astype(np.int64),
+        rows=np.diff(first_row).astype(np.int32),
+        length=np.minimum(padded, widest).astype(np.int32) - np.int32(max_new),
     )
-    return replace(moved, shared=shared[place]), order[place], micro_batches
 
 
-def _take(tokens: Int32, offsets: Int64, n_scored: Int32, rows: Int64) -> RequestTable:
+def _take(table: RequestTable, rows: Int64) -> RequestTable:
     """The requests at `rows`, in that order, each in a row of its own."""
-    lengths = (offsets[1:] - offsets[:-1])[rows]
+    lengths = np.diff(table.offsets)[rows]
     return RequestTable(
-        tokens=tokens[_ranges(offsets[rows], lengths)],
+        tokens=table.tokens[_ranges(table.offsets[rows], lengths)],
         offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
-        n_scored=n_scored[rows],
+        n_scored=table.n_scored[rows],
+        generation=table.generation[rows],
         shared=np.zeros(len(rows), dtype=np.int32),
     )
 

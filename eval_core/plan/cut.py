@@ -25,14 +25,14 @@ class Unique:
     index: Int64
 
 
-def remove_duplicates(tokens: Int32, offsets: Int64, n_scored: Int32) -> Unique:
-    """Identical requests (same tokens, same number scored) are computed once."""
-    seen: dict[tuple[bytes, int], int] = {}
+def remove_duplicates(tokens: Int32, offsets: Int64, n_scored: Int32, generation: Int32) -> Unique:
+    """Identical requests (same tokens, same number scored, generated in the same way) are computed once."""
+    seen: dict[tuple[bytes, int, int], int] = {}
     kept: list[int] = []
     index = np.empty(len(n_scored), dtype=np.int64)
     bounds = offsets.tolist()
-    for i, scored in enumerate(n_scored.tolist()):
-        key = (tokens[bounds[i] : bounds[i + 1]].tobytes(), scored)
+    for i, (scored, way) in enumerate(zip(n_scored.tolist(), generation.tolist(), strict=True)):
+        key = (tokens[bounds[i] : bounds[i + 1]].tobytes(), scored, way)
         place = seen.setdefault(key, len(kept))
         if place == len(kept):
             kept.append(i)
@@ -89,11 +89,14 @@ def cut_micro_batches(lengths: Int64, groups: Int64, *, tokens: int, multiple: i
 
 
 def cut_shards(
-    first_request: Int64, rows: Int32, length: Int32, n_scored: Int32, shape: ModelShape, shard_cost: int
+    first_request: Int64, rows: Int32, length: Int32, max_new: Int32, scored: Int64, shape: ModelShape, shard_cost: int
 ) -> MicroBatchTable:
-    """Price every micro-batch and put consecutive ones together up to `shard_cost` FLOPs."""
-    scored = np.add.reduceat(n_scored.astype(np.int64), first_request[:-1])
-    cost = [shape.cost(*each) for each in zip(rows.tolist(), length.tolist(), scored.tolist(), strict=True)]
+    """Price every micro-batch and put consecutive ones together up to `shard_cost` FLOPs.
+
+    `max_new` is how many tokens each of a micro-batch's rows may generate, `scored` how many tokens it scores.
+    """
+    each = zip(rows.tolist(), (length + max_new).tolist(), (scored + rows * max_new).tolist(), strict=True)
+    cost = [shape.cost(*sizes) for sizes in each]
     firsts, total = [0], 0
     for i, flops in enumerate(cost):
         if i > firsts[-1] and total + flops > shard_cost:

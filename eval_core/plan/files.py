@@ -23,6 +23,7 @@ from eval_core.plan.types import (
     Plan,
     RequestTable,
     columns,
+    generation_from_plain,
 )
 from eval_core.spec import EvalSpec, from_plain, to_plain
 from eval_core.storage import Store
@@ -83,6 +84,7 @@ def load_plan(store: Store) -> Plan:
             model=head["identity"]["model"],
             tokenizer=head["identity"]["tokenizer"],
             audited=np.array(head["identity"]["audited"], dtype=np.int64),
+            generations=tuple(map(generation_from_plain, head["identity"]["generations"])),
             n_requested=head["n_requested"],
             locations=head["locations"],
             **{name: _load_table(store, head["digest"], name, cls) for name, cls in _TABLES.items()},

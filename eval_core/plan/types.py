@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from typing import Any, Literal
 
@@ -13,11 +13,12 @@ import numpy.typing as npt
 from eval_core.canonical import digest_columns, digest_json
 from eval_core.errors import ConcordError
 from eval_core.spec import EvalSpec, identity
+from eval_core.tasks.examples import Generation
 
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 
-PLAN_FORMAT = 2
+PLAN_FORMAT = 3
 
 ShardKind = Literal["main", "replay", "reference"]
 SHARD_KINDS: tuple[ShardKind, ...] = ("main", "replay", "reference")
@@ -30,7 +31,8 @@ class RequestTable:
     Attributes:
         tokens: int32, the tokens of all requests one after the other.
         offsets: int64[n + 1], where each request's tokens begin.
-        n_scored: int32[n], how many tokens at a request's end are scored.
+        n_scored: int32[n], how many tokens at a request's end are scored; 0 of a prompt to go on from.
+        generation: int32[n], the plan's way to go on from a prompt; -1: its tokens are scored.
         shared: int32[n], input tokens at a request's beginning that are those of the request before it, in whose row it
             stands; 0: it starts a row. See `plan.share`.
     """
@@ -38,6 +40,7 @@ class RequestTable:
     tokens: Int32
     offsets: Int64
     n_scored: Int32
+    generation: Int32
     shared: Int32
 
     def __len__(self) -> int:
@@ -133,7 +136,8 @@ class Plan:
         spec: what was asked for.
         model: {"files": {name: {size, sha256}}, "vocab_size", "total_parameters", "max_length"}.
         tokenizer: digest of the tokenizer's files.
-        audited: int64, micro-batches that are replayed and computed in the reference dtype.
+        audited: int64, micro-batches that are replayed and, where they score tokens, computed in the reference dtype.
+        generations: the ways in which texts are generated.
         n_requested: requests before duplicates were removed.
         locations: where model and data were found; not part of the digest.
     """
@@ -146,6 +150,7 @@ class Plan:
     items: ItemTable
     examples: ExampleTable
     audited: Int64
+    generations: tuple[Generation, ...]
     n_requested: int
     locations: Mapping[str, Any]
 
@@ -164,6 +169,7 @@ class Plan:
             "model": dict(self.model),
             "tokenizer": self.tokenizer,
             "audited": [int(i) for i in self.audited],
+            "generations": [plain_generation(way) for way in self.generations],
             "columns": {name: digest_columns(columns(table)) for name, table in tables.items()},
         }
 
@@ -182,14 +188,37 @@ class Plan:
         return "float64" if fits else "float32"
 
     @property
+    def asks_greedy(self) -> bool:
+        """Whether it matters if a request is what greedy decoding gives: to the harness's tasks it may."""
+        return any(task.type == "lm_eval" for task in self.spec.tasks)
+
+    @property
     def n_shards(self) -> int:
         """Main shards."""
         return len(self.micro_batches.first_of_shard) - 1
 
     def shard_ids(self) -> list[str]:
         """Every shard, audit included: `main/000000`, `replay/000012` (by micro-batch) and so on."""
-        audits = [shard_id(kind, int(b)) for kind in SHARD_KINDS[1:] for b in self.audited]
-        return [shard_id("main", i) for i in range(self.n_shards)] + audits
+        replays = [shard_id("replay", int(b)) for b in self.audited]
+        references = [shard_id("reference", int(b)) for b in self.referenced]
+        return [shard_id("main", i) for i in range(self.n_shards)] + replays + references
+
+    @cached_property
+    def referenced(self) -> Int64:
+        """int64: the audited micro-batches that score tokens."""
+        scored = [b for b in self.audited.tolist() if self.generation_of(b) is None]
+        return np.array(scored, dtype=np.int64)
+
+    @cached_property
+    def n_scored_batches(self) -> int:
+        """Micro-batches that score tokens; the others generate texts."""
+        ways = self.requests.generation[self.micro_batches.first_request[:-1]]
+        return int(np.count_nonzero(ways < 0))
+
+    def generation_of(self, batch: int) -> Generation | None:
+        """How micro-batch `batch` generates texts; None: it scores tokens."""
+        way = int(self.requests.generation[self.micro_batches.first_request[batch]])
+        return None if way < 0 else self.generations[way]
 
     def shard_batches(self, shard: str) -> range:
         """The micro-batches of a shard."""
@@ -242,6 +271,19 @@ class Plan:
         """Items whose requests all lie in main shard `shard`; -1: those that lie in several."""
         order, starts = self.items_by_home
         return order[starts[shard + 1] : starts[shard + 2]]
+
+
+def plain_generation(way: Generation) -> dict[str, Any]:
+    """`way` as JSON, its numbers as text so that none is rounded."""
+    plain = asdict(way)
+    return {name: repr(value) if isinstance(value, float) else value for name, value in plain.items()}
+
+
+def generation_from_plain(data: Mapping[str, Any]) -> Generation:
+    """Reverse of `plain_generation`."""
+    numbers = {name: float(data[name]) for name in ("temperature", "top_p") if data[name] is not None}
+    lists = {name: tuple(data[name]) for name in ("until", "eos")}
+    return Generation(**{**data, **lists, **numbers})
 
 
 def shard_id(kind: ShardKind, number: int) -> str:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from eval_core.plan.types import Int64, Plan
-from eval_core.report.samples import ChoiceScores, DocumentScores, Float64, TaskScores
+from eval_core.report.samples import ChoiceScores, DocumentScores, Float64, RequestScores, TaskScores
 from eval_core.report.text import count, cut, number
 
 
@@ -53,7 +53,8 @@ def choose_extremes(plan: Plan, scored: Sequence[TaskScores]) -> list[SampleGrou
     """Per task, `report.worst_samples` of the worst and of the longest examples; ties in document order.
 
     The worst document is the one with the most bits per byte; the worst question the wrong one whose right answer
-    lies furthest below the best. What is not finite comes first.
+    lies furthest below the best. What is not finite comes first. What is bad in a task of the harness only its own metrics
+    know: of those the longest are shown.
     """
     n = plan.spec.report.worst_samples
     groups = []
@@ -63,6 +64,9 @@ def choose_extremes(plan: Plan, scored: Sequence[TaskScores]) -> list[SampleGrou
             worst, longest = _first(bits, n), _first(scores.tokens, n)
             views = {i: _document(plan, scores, bits, i) for i in {*worst, *longest}}
             title = "most bits per byte"
+        elif isinstance(scores, RequestScores):
+            worst, longest, title = [], _first(scores.tokens, n), ""
+            views = {i: _asked(plan, scores, i) for i in longest}
         else:
             regret = scores.regret()
             wrong = np.flatnonzero(scores.chosen["acc"] != scores.gold)
@@ -93,6 +97,24 @@ def _document(plan: Plan, scores: DocumentScores, bits: Float64, i: int) -> Samp
     )
     (text,) = json.loads(plan.examples.targets[row])
     return SampleView(index=i, facts=facts, text=cut(text))
+
+
+def _asked(plan: Plan, scores: RequestScores, i: int) -> SampleView:
+    row = scores.rows[i]
+    facts = (("tokens", count(int(scores.tokens[i]))), ("truncated", count(int(plan.examples.truncated[row]))))
+    arguments = json.loads(plan.examples.targets[row])
+    if len(arguments) == 1 and len(arguments[0]) == 1:
+        total = number(float(scores.of(i).sum()))
+        return SampleView(index=i, facts=(*facts, ("log-likelihood", f"{total} nats")), text=cut(arguments[0][0]))
+    if texts := scores.texts_of(i):
+        written = tuple(AnswerView(text=cut(text), log_likelihood="", gold=False, chosen=False) for text in texts)
+        return SampleView(index=i, facts=facts, text=cut(plan.examples.prompts[row]), answers=written)
+    values = scores.of(i).tolist()
+    answers = [
+        AnswerView(text=cut(given[1]), log_likelihood=number(value), gold=False, chosen=value == max(values))
+        for given, value in zip(arguments, values, strict=True)
+    ]
+    return SampleView(index=i, facts=facts, text=cut(plan.examples.prompts[row]), answers=tuple(answers))
 
 
 def _question(plan: Plan, scores: ChoiceScores, regret: Float64, i: int) -> SampleView:

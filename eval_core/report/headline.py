@@ -10,22 +10,12 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from eval_core.metrics.states import Metric
 from eval_core.plan.types import Plan
 from eval_core.reduce import Reduction
 from eval_core.report.text import count, number, plural, relative, stderr
-from eval_core.spec import MultipleChoiceTask, Task
+from eval_core.spec import PerplexityTask, Task
 from eval_core.verify.types import Check, Status, Verification
-
-HIGHER_IS_BETTER: Mapping[str, bool] = {
-    "acc": True,
-    "acc_norm": True,
-    "acc_bytes": True,
-    "loss": False,
-    "token_ppl": False,
-    "word_ppl": False,
-    "byte_ppl": False,
-    "bits_per_byte": False,
-}
 
 _SHOWN: Mapping[str, tuple[str, ...]] = {
     "perplexity": ("token_ppl", "word_ppl", "bits_per_byte"),
@@ -44,7 +34,7 @@ class HeadlineRow:
     Attributes:
         task, metric: their names.
         n_shot: solved examples in the prompt.
-        higher_is_better: the metric's direction.
+        higher_is_better: the metric's direction, where it has one.
         value, stderr: the number (perplexities bare, bits_per_byte in bits) and its standard error, maybe NaN.
         n: documents or questions behind it.
         verified: the run's verdict.
@@ -53,7 +43,7 @@ class HeadlineRow:
     task: str
     n_shot: int
     metric: str
-    higher_is_better: bool
+    higher_is_better: bool | None
     value: float
     stderr: float
     n: int
@@ -61,36 +51,54 @@ class HeadlineRow:
 
     @property
     def direction(self) -> str:
-        """↑ where higher is better, else ↓."""
-        return direction(self.metric)
+        """↑ where higher is better, ↓ where lower is."""
+        return direction(self.higher_is_better)
 
 
-def direction(metric: str) -> str:
-    """↑ where higher is better, ↓ where lower is."""
-    return "↑" if HIGHER_IS_BETTER[metric] else "↓"
+def direction(higher_is_better: bool | None) -> str:
+    """↑, ↓, or nothing."""
+    return {True: "↑", False: "↓", None: ""}[higher_is_better]
 
 
 def n_shot(task: Task) -> int:
     """Solved examples in the task's prompts."""
-    return task.num_fewshot if isinstance(task, MultipleChoiceTask) else 0
+    return 0 if isinstance(task, PerplexityTask) else task.num_fewshot or 0
+
+
+def shown_metric(metric: str) -> str:
+    """`acc` for the harness's `acc,none`; another filter stays."""
+    return metric.removesuffix(",none")
 
 
 def headline(plan: Plan, reduction: Reduction, verification: Verification) -> list[HeadlineRow]:
-    """The headline numbers, in the spec's order of tasks."""
+    """The headline numbers, in the spec's order of tasks, the harness's groups after them."""
+    shots = {task.name: n_shot(task) for task in plan.spec.tasks}
+    shown = {task.name: _SHOWN.get(task.type) for task in plan.spec.tasks}
     return [
         HeadlineRow(
-            task=task.name,
-            n_shot=n_shot(task),
-            metric=metric,
-            higher_is_better=HIGHER_IS_BETTER[metric],
-            value=reduction.metrics[task.name][metric].value,
-            stderr=reduction.metrics[task.name][metric].stderr,
-            n=reduction.metrics[task.name][metric].n,
+            task=task,
+            n_shot=shots[task] if task in shots else group_shots(reduction, task),
+            metric=shown_metric(name),
+            higher_is_better=metrics[name].higher_is_better,
+            value=metrics[name].value,
+            stderr=metrics[name].stderr,
+            n=metrics[name].n,
             verified=verification.verdict,
         )
-        for task in plan.spec.tasks
-        for metric in _SHOWN[task.type]
+        for task, metrics in _in_order(shots, reduction).items()
+        for name in shown.get(task) or metrics
     ]
+
+
+def group_shots(reduction: Reduction, group: str) -> int:
+    """Solved examples in the prompts of a group's tasks, as the harness says it."""
+    said = reduction.harness["n-shot"].get(group, 0)
+    return said if isinstance(said, int) else 0
+
+
+def _in_order(tasks: Mapping[str, int], reduction: Reduction) -> dict[str, Mapping[str, Metric]]:
+    names = [*tasks, *(name for name in reduction.metrics if name not in tasks)]
+    return {name: reduction.metrics[name] for name in names}
 
 
 def checks_with(verification: Verification, status: Status) -> list[Check]:

@@ -19,7 +19,7 @@ from eval_core.plan.types import Plan
 from eval_core.reduce import Loaded, Reduction
 from eval_core.report import text
 from eval_core.report.extremes import SampleGroup
-from eval_core.report.headline import VERIFIED, checks_with, direction, headline, verdict_sentence
+from eval_core.report.headline import VERIFIED, checks_with, direction, headline, shown_metric, verdict_sentence
 from eval_core.report.origins import attempts_of, differing, environments_of, names_of, subtotals
 from eval_core.report.plots import plot_running_metric, plot_timeline
 from eval_core.report.records import Records
@@ -132,6 +132,7 @@ def templates() -> Templates:
     for name in ("number", "stderr", "relative", "count", "percent", "utc", "duration", "plural"):
         environment.filters[name] = getattr(text, name)
     environment.filters["direction"] = direction
+    environment.filters["shown_metric"] = shown_metric
     environment.filters["status"] = lambda status: _STATUS[status]
     environment.filters["verified"] = lambda status: VERIFIED[status]
     environment.filters["svg"] = Markup

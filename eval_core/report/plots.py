@@ -14,6 +14,7 @@ import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from eval_core.metrics.states import HIGHER_IS_BETTER
 from eval_core.plan.types import Plan, ShardKind, parse_shard_id
 from eval_core.reduce import Loaded, Reduction
 from eval_core.report.headline import direction
@@ -93,7 +94,10 @@ def plot_running_metric(plan: Plan, reduction: Reduction, points: Sequence[Progr
             axes.axhline(curve.final, color=_MUTED, linewidth=0.9, linestyle=(0, (4, 3)))
             axes.plot(curve.counted, curve.values, color=_LINE, linewidth=1.5, marker="o", markersize=2.4)
             axes.plot([100], [curve.final], color=_INK, marker="D", markersize=4.5, clip_on=False)
-            axes.set_title(f"{curve.task} · {curve.metric} {direction(curve.metric)} {number(curve.final)}", loc="left")
+            axes.set_title(
+                f"{curve.task} · {curve.metric} {direction(HIGHER_IS_BETTER[curve.metric])} {number(curve.final)}",
+                loc="left",
+            )
             axes.set_xlim(0, 100)
             axes.set_ylim(*_view(curve))
             axes.set_xlabel(f"{curve.unit} counted, %")
@@ -119,7 +123,7 @@ class _Curve:
 def _curve(task: Task, reduction: Reduction, points: Sequence[ProgressPoint]) -> _Curve | None:
     metric = HEADLINE[task.type]
     total = getattr(reduction.states[task.name], COUNTED[task.type])
-    final = reduction.metrics[task.name][metric].value
+    final = reduction.states[task.name].value()[metric]
     seen = [
         (100 * p.counted.get(task.name, 0) / total, p.values[task.name])
         for p in points
@@ -128,7 +132,7 @@ def _curve(task: Task, reduction: Reduction, points: Sequence[ProgressPoint]) ->
     seen = [seen[i] for i in range(len(seen)) if i == 0 or seen[i] != seen[i - 1]]
     if not seen or not math.isfinite(final):
         return None
-    unit = "tokens" if task.type == "perplexity" else "questions"
+    unit = "questions" if task.type == "multiple_choice" else "tokens"
     counted, values = [share for share, _ in seen], [value for _, value in seen]
     if counted[-1] < 100:
         counted, values = [*counted, 100.0], [*values, final]

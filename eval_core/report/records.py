@@ -15,7 +15,7 @@ ATTEMPTS = "attempts"
 _SHOWN_POINTS = 400
 _READERS = 8
 
-COUNTED: Mapping[str, str] = {"perplexity": "tokens", "multiple_choice": "examples"}
+COUNTED: Mapping[str, str] = {"perplexity": "tokens", "multiple_choice": "examples", "lm_eval": "tokens"}
 """The field of a metric's state that says how much it has counted."""
 
 T = TypeVar("T")

@@ -14,12 +14,12 @@ import numpy as np
 
 from eval_core import __version__
 from eval_core.canonical import digest_strings
-from eval_core.metrics.states import ChoiceState
+from eval_core.metrics.states import ChoiceState, Metric
 from eval_core.plan.types import Plan
-from eval_core.reduce import Metric, Reduction
-from eval_core.report.headline import HIGHER_IS_BETTER, n_shot
-from eval_core.report.text import json_float
-from eval_core.spec import MultipleChoiceTask, Task, to_plain
+from eval_core.reduce import Reduction
+from eval_core.report.headline import n_shot
+from eval_core.report.text import json_float, plain
+from eval_core.spec import LmEvalTask, MultipleChoiceTask, PerplexityTask, to_plain
 from eval_core.verify.types import Verification
 
 RESULTS_FORMAT = 1
@@ -35,35 +35,19 @@ _NO_STDERR = "N/A"
 def results_json(plan: Plan, reduction: Reduction, verification: Verification) -> dict[str, Any]:
     """The content of results.json, JSON-able (NaN and infinities as text)."""
     tasks = plan.spec.tasks
-    names = sorted(task.name for task in tasks)
-    by_name = {task.name: task for task in tasks}
     counts = {task.name: task_counts(plan, number, reduction) for number, task in enumerate(tasks)}
+    own = [task for task in tasks if not isinstance(task, LmEvalTask)]
     return {
-        "results": {
-            task.name: _harness_metrics(task.name, counts[task.name]["examples"], reduction.metrics[task.name])
-            for task in tasks
-        },
-        "group_subtasks": {name: [] for name in names},
-        "configs": {name: _harness_config(by_name[name], plan) for name in names},
-        "versions": dict.fromkeys(names, "N/A"),
-        "n-shot": {name: n_shot(by_name[name]) for name in names},
-        "higher_is_better": {name: _directions(reduction.metrics[name]) for name in names},
-        "n-samples": {
-            task.name: {
-                "original": _original(task, counts[task.name]["examples"]),
-                "effective": counts[task.name]["examples"],
-            }
-            for task in tasks
-        },
+        **_harness_tables(own, plan, reduction, counts),
         "config": _run_config(plan),
         "git_hash": None,
         "task_hashes": {task.name: _task_hash(plan, number) for number, task in enumerate(tasks)},
         "model_source": "concord",
         "model_name": plan.spec.model,
         "model_name_sanitized": _sanitized(plan.spec.model),
-        "system_instruction": None,
+        "system_instruction": _said_by_all(tasks, "system_instruction", None),
         "system_instruction_sha": None,
-        "fewshot_as_multiturn": False,
+        "fewshot_as_multiturn": _said_by_all(tasks, "fewshot_as_multiturn", False),
         "chat_template": None,
         "chat_template_sha": None,
         "max_length": plan.model["max_length"],
@@ -81,10 +65,15 @@ def results_json(plan: Plan, reduction: Reduction, verification: Verification) -
             },
             "tasks": {
                 task.name: {
-                    "metrics": {name: _exact(name, m) for name, m in reduction.metrics[task.name].items()},
+                    "metrics": {name: _exact(m) for name, m in reduction.metrics[task.name].items()},
                     "counts": counts[task.name],
                 }
                 for task in tasks
+            },
+            "groups": {
+                name: {metric: _exact(m) for metric, m in metrics.items()}
+                for name, metrics in reduction.metrics.items()
+                if name not in counts
             },
             "model": dict(plan.model),
             "tokenizer": plan.tokenizer,
@@ -93,13 +82,52 @@ def results_json(plan: Plan, reduction: Reduction, verification: Verification) -
     }
 
 
+def _harness_tables(
+    own: list[PerplexityTask | MultipleChoiceTask],
+    plan: Plan,
+    reduction: Reduction,
+    counts: Mapping[str, Mapping[str, int]],
+) -> dict[str, Any]:
+    """The tables that the harness writes: those of its own tasks as it made them, and ours in the same form."""
+    names = sorted(task.name for task in own)
+    by_name = {task.name: task for task in own}
+    ours: dict[str, Any] = {
+        "results": {
+            task.name: _harness_metrics(task.name, counts[task.name]["examples"], reduction.metrics[task.name])
+            for task in own
+        },
+        "group_subtasks": {name: [] for name in names},
+        "configs": {name: _harness_config(by_name[name], plan) for name in names},
+        "versions": dict.fromkeys(names, "N/A"),
+        "n-shot": {name: n_shot(by_name[name]) for name in names},
+        "higher_is_better": {name: _directions(reduction.metrics[name]) for name in names},
+        "n-samples": {
+            task.name: {
+                "original": _original(task, counts[task.name]["examples"]),
+                "effective": counts[task.name]["examples"],
+            }
+            for task in own
+        },
+    }
+    theirs = {table: plain(content) for table, content in reduction.harness.items()}
+    return {
+        table: ours.get(table, {}) | theirs.get(table, {}) for table in [*ours, *(t for t in theirs if t not in ours)]
+    }
+
+
+def _said_by_all(tasks: tuple[Any, ...], name: str, otherwise: Any) -> Any:
+    """What all tasks of the harness say of `name`; `otherwise` where they differ or there is none."""
+    said = {getattr(task, name) for task in tasks if isinstance(task, LmEvalTask)}
+    return said.pop() if len(said) == 1 else otherwise
+
+
 def task_counts(plan: Plan, number: int, reduction: Reduction) -> dict[str, int]:
     """What stands behind the numbers of a task.
 
     Returns:
         examples; tokens_scored (duplicates counted as often as they are asked for); truncated: examples that lost
         tokens on the left; rejoined: answers encoded by themselves; nonfinite: questions (multiple choice) or tokens
-        (perplexity) whose log-likelihood is NaN or infinite.
+        (all others) whose log-likelihood is NaN or infinite.
     """
     rows = task_rows(plan, number)
     state = reduction.states[plan.spec.tasks[number].name]
@@ -132,12 +160,15 @@ def _harness_metrics(task: str, examples: int, metrics: Mapping[str, Metric]) ->
 
 
 def _directions(metrics: Mapping[str, Metric]) -> dict[str, bool]:
-    names = [name for ours in metrics for name in (ours, _HARNESS_NAMES.get(ours)) if name]
-    ours_of = {theirs: ours for ours, theirs in _HARNESS_NAMES.items()}
-    return {name: HIGHER_IS_BETTER[ours_of.get(name, name)] for name in names}
+    return {
+        name: bool(metric.higher_is_better)
+        for ours, metric in metrics.items()
+        for name in (ours, _HARNESS_NAMES.get(ours))
+        if name
+    }
 
 
-def _harness_config(task: Task, plan: Plan) -> dict[str, Any]:
+def _harness_config(task: PerplexityTask | MultipleChoiceTask, plan: Plan) -> dict[str, Any]:
     choice = isinstance(task, MultipleChoiceTask)
     shared = {
         "task": task.name,
@@ -184,7 +215,7 @@ def _run_config(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _original(task: Task, examples: int) -> int | None:
+def _original(task: PerplexityTask | MultipleChoiceTask, examples: int) -> int | None:
     """Documents in the file, as far as the plan knows it: None where the limit was reached."""
     return examples if task.limit is None or examples < task.limit else None
 
@@ -197,14 +228,14 @@ def _task_hash(plan: Plan, number: int) -> str:
     )
 
 
-def _exact(name: str, metric: Metric) -> dict[str, Any]:
+def _exact(metric: Metric) -> dict[str, Any]:
     return {
         "value": json_float(metric.value),
         "hex": metric.value.hex(),
         "stderr": json_float(metric.stderr),
         "stderr_hex": metric.stderr.hex(),
         "n": metric.n,
-        "higher_is_better": HIGHER_IS_BETTER[name],
+        "higher_is_better": metric.higher_is_better,
     }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -74,18 +74,47 @@ class ChoiceScores:
         return regret
 
 
-TaskScores = DocumentScores | ChoiceScores
+@dataclass(frozen=True, kw_only=True)
+class RequestScores:
+    """A task of the harness, one entry per document, in document order.
+
+    Attributes:
+        rows: of the plan's example table.
+        offsets: int64[n + 1], where each document's requests begin.
+        log_likelihoods: float64[requests of all documents], in nats; 0 of a prompt.
+        texts: of each request, what was written on from it; None where its tokens were scored.
+        tokens: int64[n], tokens of the longest request: what it is given and what is scored.
+    """
+
+    rows: range
+    offsets: Int64
+    log_likelihoods: Float64
+    texts: Sequence[str | None]
+    tokens: Int64
+
+    def of(self, example: int) -> Float64:
+        """The log-likelihoods of one document's requests."""
+        return self.log_likelihoods[self.offsets[example] : self.offsets[example + 1]]
+
+    def texts_of(self, example: int) -> list[str]:
+        """The texts that were written on from one document's prompts."""
+        return [t for t in self.texts[self.offsets[example] : self.offsets[example + 1]] if t is not None]
+
+
+TaskScores = DocumentScores | ChoiceScores | RequestScores
 
 
 def score_examples(plan: Plan, scores: Scores) -> list[TaskScores]:
     """The examples' own results, one entry per task of the spec; `scores` must hold all requests."""
-    return [
-        _documents(plan, scores, number) if task.type == "perplexity" else _questions(plan, scores, number)
-        for number, task in enumerate(plan.spec.tasks)
-    ]
+    of_type: Mapping[str, Callable[[Plan, Scores, int], TaskScores]] = {
+        "perplexity": _documents,
+        "multiple_choice": _questions,
+        "lm_eval": _requests,
+    }
+    return [of_type[task.type](plan, scores, number) for number, task in enumerate(plan.spec.tasks)]
 
 
-def sample_lines(plan: Plan, scored: TaskScores) -> Iterator[bytes]:
+def sample_lines(plan: Plan, scored: DocumentScores | ChoiceScores) -> Iterator[bytes]:
     """The lines of samples/TASK.jsonl, in document order, each with its newline."""
     rest = _document_fields(plan, scored) if isinstance(scored, DocumentScores) else _question_fields(plan, scored)
     table = plan.examples
@@ -117,18 +146,23 @@ def _documents(plan: Plan, scores: Scores, number: int) -> DocumentScores:
     tokens = np.bincount(row, weights=plan.requests.n_scored[requests], minlength=len(rows)).astype(np.int64)
     edges = np.searchsorted(row, np.arange(len(rows) + 1)).tolist()
     listed = requests.tolist()
-    totals = [_total(scores, listed[edges[i] : edges[i + 1]]) for i in range(len(rows))]
+    totals = [scores.total_log_likelihood(listed[edges[i] : edges[i + 1]]) for i in range(len(rows))]
     return DocumentScores(rows=rows, log_likelihood=np.array(totals, dtype=np.float64), tokens=tokens)
 
 
-def _total(scores: Scores, requests: list[int]) -> float:
-    """Log-likelihood of all windows of a document, rounded once."""
-    if len(requests) == 1:
-        return scores.log_likelihood(requests[0])
-    try:
-        return -math.fsum(token for request in requests for token in scores.of_request(request).tolist())
-    except ValueError:  # fsum refuses +Inf beside -Inf
-        return math.nan
+def _requests(plan: Plan, scores: Scores, number: int) -> RequestScores:
+    rows = task_rows(plan, number)
+    edges = np.searchsorted(plan.items.example, np.arange(rows.start, rows.stop + 1))
+    bounds = plan.items.link_offsets[edges]
+    requests = plan.items.link_request[bounds[0] : bounds[-1]]
+    offsets = (bounds - bounds[0]).astype(np.int64)
+    return RequestScores(
+        rows=rows,
+        offsets=offsets,
+        log_likelihoods=np.array([scores.log_likelihood(r) for r in requests.tolist()], dtype=np.float64),
+        texts=[scores.generated[r].text if r in scores.generated else None for r in requests.tolist()],
+        tokens=np.maximum.reduceat(np.diff(plan.requests.offsets)[requests], offsets[:-1]),
+    )
 
 
 def _questions(plan: Plan, scores: Scores, number: int) -> ChoiceScores:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from eval_core.errors import ConcordError
 from eval_core.plan.types import Plan, shard_id
-from eval_core.reduce import Loaded, Reduction, gather_scores
+from eval_core.reduce import Loaded, Reduction, gather_scores, sample_key
 from eval_core.report.extremes import choose_extremes
 from eval_core.report.headline import headline
 from eval_core.report.html import Material, render_html
@@ -14,7 +14,7 @@ from eval_core.report.markdown import render_markdown
 from eval_core.report.origins import provenance_json
 from eval_core.report.records import read_records
 from eval_core.report.results import results_json
-from eval_core.report.samples import TaskScores, sample_lines, score_examples
+from eval_core.report.samples import RequestScores, TaskScores, sample_lines, score_examples
 from eval_core.report.text import encode_json
 from eval_core.storage import Store
 from eval_core.verify.types import Verification
@@ -23,7 +23,6 @@ RESULTS_KEY = "results.json"
 PROVENANCE_KEY = "provenance.json"
 MARKDOWN_KEY = "report.md"
 HTML_KEY = "report.html"
-SAMPLES = "samples"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +84,9 @@ def write_report(
 
 def _write_samples(store: Store, plan: Plan, scored: TaskScores) -> str:
     task = plan.spec.tasks[int(plan.examples.task[scored.rows.start])]
-    key = f"{SAMPLES}/{task.name}.jsonl"
+    key = sample_key(task.name)
+    if isinstance(scored, RequestScores):  # the reduction wrote them, where the harness's code was at hand
+        return key
     data = bytearray()
     for line in sample_lines(plan, scored):
         data += line

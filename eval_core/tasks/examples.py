@@ -9,19 +9,43 @@ from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Request:
-    """Tokens of which the last `n_scored` are scored, each given those before it.
+class Generation:
+    """How a text is generated.
 
     Attributes:
-        tokens: at most max_length + 1 ids; the model reads all but the last.
-        n_scored: how many, from the end; at least 1.
+        max_new: tokens at most.
+        until: texts at whose first occurrence it ends; they don't belong to it.
+        eos: token ids that end it.
+        temperature: what logits are divided by; 0: greedy, the most likely token is taken each time.
+        top_k, top_p: draw from so many of the most likely tokens, from the fewest that have this probability together.
+        draw: number of the draw from this prompt; each has a seed of its own.
+    """
+
+    max_new: int
+    until: tuple[str, ...]
+    eos: tuple[int, ...]
+    temperature: float
+    top_k: int | None
+    top_p: float | None
+    draw: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Request:
+    """Tokens of which the last `n_scored` are scored, each given those before it; or a prompt to go on from.
+
+    Attributes:
+        tokens: at most max_length + 1 ids; the model reads all but the last. Of a prompt: all.
+        n_scored: how many, from the end; at least 1. Of a prompt: 0.
         characters, bytes: length of the scored text where a metric needs it (answers of a multiple choice).
+        generation: how to go on from a prompt.
     """
 
     tokens: list[int]
     n_scored: int
     characters: int = 0
     bytes: int = 0
+    generation: Generation | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -31,7 +55,7 @@ class Example:
     Attributes:
         fields: the document as it was read.
         prompt: what the model was given as context (empty for rolling log-likelihood).
-        targets: the texts that are scored.
+        targets: the texts that are scored; of a harness's task the arguments of its requests.
         gold: index of the right answer, or -1.
         seed: what was drawn for this example came from this.
         words, bytes: size of the document (perplexity only).
@@ -43,7 +67,7 @@ class Example:
 
     fields: dict[str, Any]
     prompt: str
-    targets: list[str]
+    targets: list[Any]
     gold: int
     seed: int
     words: int
@@ -60,11 +84,15 @@ class RequestBuffer:
     tokens: array[int] = field(default_factory=lambda: array("i"))
     lengths: array[int] = field(default_factory=lambda: array("i"))
     scored: array[int] = field(default_factory=lambda: array("i"))
+    generation: array[int] = field(default_factory=lambda: array("i"))
+    generations: dict[Generation, int] = field(default_factory=dict)
 
-    def append(self, tokens: list[int], n_scored: int) -> None:
-        self.tokens.extend(tokens)
-        self.lengths.append(len(tokens))
-        self.scored.append(n_scored)
+    def append(self, request: Request) -> None:
+        self.tokens.extend(request.tokens)
+        self.lengths.append(len(request.tokens))
+        self.scored.append(request.n_scored)
+        way = request.generation
+        self.generation.append(-1 if way is None else self.generations.setdefault(way, len(self.generations)))
 
 
 def example_seed(seed: int, task: str, index: int) -> int:

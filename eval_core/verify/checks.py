@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from eval_core.metrics.score import Scores, score_items
+from eval_core.metrics.score import Scores, links_of, score_items
 from eval_core.metrics.states import ChoiceState, State, merge_states, states_from_json
 from eval_core.plan.types import Plan, shard_id
 from eval_core.reduce import Loaded, Reduction
-from eval_core.verify.precision import Audited, original_tokens
+from eval_core.verify.precision import Audited, original_texts, original_tokens
 from eval_core.verify.types import Check, Interval, Status, TaskPrecision
 
 _SHOWN = 10
@@ -86,7 +86,7 @@ def check_exactness(plan: Plan, scores: Scores | None, reduction: Reduction) -> 
         if isinstance(state, ChoiceState) or state.nll.nonfinite:
             continue
         items = np.flatnonzero(plan.examples.task[plan.items.example] == number)[::-1]
-        requests = plan.items.link_request[plan.items.link_offsets[items]].tolist()
+        requests = plan.items.link_request[links_of(plan, items)].tolist()
         tokens = np.concatenate([scores.of_request(r) for r in requests]).astype(np.float64)
         if math.fsum(tokens.tolist()) != state.nll.value():
             wrong.append(f"{task.name} (fsum)")
@@ -109,7 +109,7 @@ def check_shard_states(plan: Plan, loaded: Loaded) -> tuple[Check, dict[int, Map
         file = loaded.files.get(shard)
         if file is None:
             continue
-        scores = Scores.of(plan, plan.shard_requests(shard), file.result.nll)
+        scores = Scores.of(plan, plan.shard_requests(shard), file.result.nll, file.result.greedy, file.result.generated)
         again[number] = score_items(plan, plan.items_of(number), scores)
         if again[number] != file.result.states:
             wrong.append(f"{shard}: its totals don't fit its rows")
@@ -186,12 +186,16 @@ def check_replay(plan: Plan, loaded: Loaded) -> Check:
             continue
         author = loaded.files[shard_id("main", int(plan.main_shard_of_batch[batch]))].provenance
         elsewhere += replay.provenance.worker != author.worker
-        if replay.result.nll.tobytes() == original.tobytes():
+        if (replay.result.nll.tobytes(), replay.result.generated) == (
+            original.tobytes(),
+            original_texts(plan, loaded, batch),
+        ):
             same += 1
         else:
             n = int((replay.result.nll != original).sum())
+            of = f"{n} of {len(original)} tokens" if len(original) else "texts"
             wrong.append(
-                f"micro-batch {batch}: {n} of {len(original)} tokens differ between {author.worker} on {author.host} "
+                f"micro-batch {batch}: {of} differ between {author.worker} on {author.host} "
                 f"and {replay.provenance.worker} on {replay.provenance.host}"
             )
     found = f"{same} equal ({elsewhere} of the replays by another process), {len(wrong)} differ, {absent} missing"
@@ -227,8 +231,10 @@ def check_finite(plan: Plan, scores: Scores | None) -> Check:
     )
 
 
-def check_log_likelihood(plan: Plan, audited: Audited, error: Interval) -> Check:
-    """The relative error of the token-weighted log-likelihood against the reference."""
+def check_log_likelihood(plan: Plan, audited: Audited, error: Interval) -> Check | None:
+    """The relative error of the token-weighted log-likelihood against the reference; None where no token is scored."""
+    if not plan.n_scored_batches:
+        return None
     precision = plan.spec.precision
     run_dtype, reference = plan.spec.compute.dtype, plan.reference_dtype
     question = f"How far is {run_dtype} from {reference} in the summed log-likelihood?"
@@ -238,7 +244,7 @@ def check_log_likelihood(plan: Plan, audited: Audited, error: Interval) -> Check
         low = 0.0
     found = (
         f"{error.estimate:+.2e} ({error.confidence:.0%} interval {error.low:+.2e} to {error.high:+.2e}), "
-        f"from {len(audited.batches)} of {len(plan.micro_batches)} micro-batches"
+        f"from {len(audited.batches)} of {plan.n_scored_batches} micro-batches"
     )
     details = []
     if precision.reference == "auto" and reference != "float64":

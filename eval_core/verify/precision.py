@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from eval_core.metrics.score import Answers, Float64, Scores, choose_answers
+from eval_core.metrics.score import Answers, Float64, Generated, Scores, choose_answers
 from eval_core.metrics.states import CHOICE_METRICS
 from eval_core.plan.types import Int64, Plan, shard_id
 from eval_core.reduce import Loaded
@@ -62,6 +62,15 @@ def original_tokens(plan: Plan, loaded: Loaded, batch: int) -> Float64 | None:
     return tokens
 
 
+def original_texts(plan: Plan, loaded: Loaded, batch: int) -> tuple[Generated, ...]:
+    """The texts of a micro-batch as its main shard, which must be there, holds them."""
+    shard = shard_id("main", int(plan.main_shard_of_batch[batch]))
+    start = plan.shard_requests(shard).start
+    first, last = (int(i) for i in plan.micro_batches.first_request[batch : batch + 2])
+    before, until = (int(np.count_nonzero(plan.requests.generation[start:at] >= 0)) for at in (first, last))
+    return loaded.files[shard].result.generated[before:until]
+
+
 def overall_error(plan: Plan, audited: Audited) -> Interval:
     """Relative error of the summed log-likelihood over all audited tokens, clustered by micro-batch."""
     sums = [
@@ -69,7 +78,7 @@ def overall_error(plan: Plan, audited: Audited) -> Interval:
         for scores in (audited.run, audited.reference)
     ]
     run, reference = (np.array(s, dtype=np.float64) for s in sums)
-    return relative_error(run, reference, len(plan.micro_batches), plan.spec.precision.confidence)
+    return relative_error(run, reference, plan.n_scored_batches, plan.spec.precision.confidence)
 
 
 def task_precision(plan: Plan, audited: Audited) -> dict[str, TaskPrecision]:
@@ -99,8 +108,8 @@ def _of_task(plan: Plan, audited: Audited, requests: Int64, batches: Int64, item
         before = sums.get(batch, (0.0, 0.0))
         sums[batch] = (before[0] + math.fsum(run.tolist()), before[1] + math.fsum(reference.tolist()))
     table = np.array(list(sums.values()), dtype=np.float64).reshape(-1, 2)
-    everywhere = len(audited.batches) == len(plan.micro_batches)
-    population = len(table) if everywhere else len(plan.micro_batches)
+    everywhere = len(audited.batches) == plan.n_scored_batches
+    population = len(table) if everywhere else plan.n_scored_batches
     error = relative_error(table[:, 0], table[:, 1], population, confidence) if len(table) else None
     flips, flipped = _flips(plan, audited, items)
     return TaskPrecision(

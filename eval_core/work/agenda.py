@@ -42,6 +42,6 @@ def draw_up(plan: Plan, committed: Committed) -> Agenda:
     return Agenda(
         main=dearest_first("main", range(plan.n_shards)),
         replay=dearest_first("replay", audited),
-        reference=dearest_first("reference", audited),
+        reference=dearest_first("reference", plan.referenced.tolist()),
         authors={shard: done[shard].provenance.worker for shard in sorted(replayed & done.keys())},
     )

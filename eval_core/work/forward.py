@@ -9,18 +9,31 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from eval_core.metrics.score import Float32, Float64
+from eval_core.metrics.score import Bools, Float32, Float64, Generated
 from eval_core.plan.types import Plan
 from eval_core.work.model import Model, Tree
 
 Int64Array = npt.NDArray[np.int64]
 
 
-def score_micro_batch(plan: Plan, batch: int, model: Model) -> Float32 | Float64:
-    """Negative log-likelihoods of the scored tokens of micro-batch `batch`, in nats.
+@dataclass(frozen=True, kw_only=True)
+class Scored:
+    """What a micro-batch gave; requests in the plan's order, each with its tokens in theirs.
 
-    Requests stand in the plan's order, each with its tokens in theirs. float32; float64 for a float64 model.
+    Attributes:
+        nll: negative log-likelihoods of the scored tokens, in nats. float32; float64 for a float64 model.
+        greedy: bool[requests], whether each scored token has the highest logit (the first of equals counts); empty where
+            the plan doesn't ask.
+        generated: the texts, where the requests are prompts.
     """
+
+    nll: Float32 | Float64
+    greedy: Bools
+    generated: tuple[Generated, ...] = ()
+
+
+def score_micro_batch(plan: Plan, batch: int, model: Model) -> Scored:
+    """Compute micro-batch `batch`."""
     layout = lay_out(plan, batch)
 
     def there(values: npt.NDArray[Any]) -> torch.Tensor:
@@ -34,9 +47,19 @@ def score_micro_batch(plan: Plan, batch: int, model: Model) -> Float32 | Float64
     del hidden
     wanted = there(layout.targets)
     chunk = plan.spec.compute.head_rows
-    parts = [token_nll(model.head(scored[i : i + chunk]), wanted[i : i + chunk]) for i in range(0, len(wanted), chunk)]
+    parts, hits = [], []
+    for start in range(0, len(wanted), chunk):
+        logits, targets = model.head(scored[start : start + chunk]), wanted[start : start + chunk]
+        parts.append(token_nll(logits, targets))
+        if plan.asks_greedy:
+            hits.append(logits.argmax(dim=-1) == targets)
     nll: Float32 | Float64 = torch.cat(parts).cpu().numpy()
-    return nll
+    greedy = np.empty(0, dtype=np.bool_)
+    if hits:
+        first, last = (int(i) for i in plan.micro_batches.first_request[batch : batch + 2])
+        starts = np.cumsum(plan.requests.n_scored[first:last], dtype=np.int64) - plan.requests.n_scored[first:last]
+        greedy = np.logical_and.reduceat(torch.cat(hits).cpu().numpy(), starts)
+    return Scored(nll=nll, greedy=greedy)
 
 
 def token_nll(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

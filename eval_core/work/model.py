@@ -39,11 +39,14 @@ class Model:
     Attributes:
         body: (int64[B, L] token ids, Tree or None) -> hidden states [B, L, hidden]. None: causal, without a mask: what
             stands right of a token, padding included, can't reach it.
+        decode: (int64[B, L] token ids, int64[B, before + L] 1 where a token is real, int64[B, L] positions, the cache of those
+            before or None) -> (the last token's hidden states [B, hidden], the cache).
         head: hidden states [N, hidden] -> logits [N, vocab] in float32 (float64 for a float64 model).
         device: where both run.
     """
 
     body: Callable[[torch.Tensor, Tree | None], torch.Tensor]
+    decode: Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Any], tuple[torch.Tensor, Any]]
     head: Callable[[torch.Tensor], torch.Tensor]
     device: torch.device
 
@@ -104,6 +107,15 @@ def load_model(
             hidden: torch.Tensor = loaded.base_model(input_ids=tokens, use_cache=False, **given).last_hidden_state
             return hidden
 
+    def decode(
+        tokens: torch.Tensor, mask: torch.Tensor, position: torch.Tensor, cache: Any
+    ) -> tuple[torch.Tensor, Any]:
+        with torch.inference_mode(), _widened(wide):
+            done = loaded.base_model(
+                input_ids=tokens, attention_mask=mask, position_ids=position, past_key_values=cache, use_cache=True
+            )
+            return done.last_hidden_state[:, -1], done.past_key_values
+
     embeddings = loaded.get_output_embeddings()
     if embeddings is None:
         raise ModelError(f"{folder}: this architecture has no language-model head")
@@ -114,7 +126,7 @@ def load_model(
             logits = embeddings(hidden)
             return adjust(logits if wide else logits.float())
 
-    model = Model(body=body, head=head, device=device)
+    model = Model(body=body, decode=decode, head=head, device=device)
     _probe(loaded, model, wide, folder)
     if trees:
         _probe_tree(loaded, model, folder)

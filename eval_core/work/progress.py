@@ -18,7 +18,7 @@ from eval_core.metrics.states import State, merge_states, states_from_json, stat
 from eval_core.storage import Store
 
 PROGRESS = "progress"
-HEADLINE = {"perplexity": "token_ppl", "multiple_choice": "acc"}
+HEADLINE = {"perplexity": "token_ppl", "multiple_choice": "acc", "lm_eval": "loss"}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,14 @@ from eval_core.plan.files import load_plan, model_folder
 from eval_core.plan.types import Plan, ShardKind, parse_shard_id, shard_id
 from eval_core.shard_file import Provenance, ShardResult
 from eval_core.storage import Store
+from eval_core.tokenizer import Tokenizer, load_tokenizer
 from eval_core.work.agenda import Agenda, draw_up
 from eval_core.work.allreduce import Member, all_reduce, arrange
 from eval_core.work.board import Board, open_store
 from eval_core.work.commit import commit_shard, scan_committed
 from eval_core.work.environment import describe_environment
-from eval_core.work.forward import score_micro_batch
+from eval_core.work.forward import Scored, score_micro_batch
+from eval_core.work.generate import generate_micro_batch
 from eval_core.work.live import Live
 from eval_core.work.model import Model, free, load_model, set_up_compute
 from eval_core.work.place import Place, read_place
@@ -108,6 +111,11 @@ class Worker:
         self.busy_seconds = 0.0
         self._model: tuple[str, Model] | None = None
 
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The model's, which only generation needs."""
+        return load_tokenizer(self.folder)
+
     def run(self) -> None:
         """Claim and compute until nothing is left: main shards first, then replays, then the reference."""
         for number in self._main_claims():
@@ -148,17 +156,23 @@ class Worker:
         model = self._load(self.plan.reference_dtype if kind == "reference" else self.plan.spec.compute.dtype)
         requests = self.plan.shard_requests(shard)
         started = time.time()
-        parts: list[Any] = []
+        parts: list[Scored] = []
         for batch in self.plan.shard_batches(shard):
             parts.append(self._score(batch, model))
             self.board.beat()
             self.live.after_micro_batch(batch, lambda: self._with_unfinished(shard, parts))
-        nll = np.concatenate(parts)
-        scores = Scores.of(self.plan, requests, nll)
+        scores = _joined(self.plan, requests, parts)
         states = score_items(self.plan, self.plan.items_of(number), scores) if kind == "main" else {}
         finished = time.time()
         self.busy_seconds += finished - started
-        result = ShardResult(plan=self.plan.digest, shard=shard, nll=nll, states=states)
+        result = ShardResult(
+            plan=self.plan.digest,
+            shard=shard,
+            nll=scores.nll,
+            greedy=scores.greedy,
+            generated=tuple(scores.generated.values()),
+            states=states,
+        )
         outcome = commit_shard(self.store, result, self._provenance(started, finished, shard))
         self.outcomes[outcome] += 1
         if outcome == "violation":
@@ -168,9 +182,11 @@ class Worker:
             self.states = merge_states(self.states, states)
         self.live.after_shard(self.plan.shard_cost(shard), self.states)
 
-    def _score(self, batch: int, model: Model) -> Any:
+    def _score(self, batch: int, model: Model) -> Scored:
         try:
-            return score_micro_batch(self.plan, batch, model)
+            if self.plan.generation_of(batch) is None:
+                return score_micro_batch(self.plan, batch, model)
+            return generate_micro_batch(self.plan, batch, model, self.tokenizer)
         except (torch.OutOfMemoryError, RuntimeError) as error:
             if not isinstance(error, torch.OutOfMemoryError) and "allocate memory" not in str(error):
                 raise
@@ -182,7 +198,7 @@ class Worker:
                 "makes a new plan that needs less"
             ) from error
 
-    def _with_unfinished(self, shard: str, parts: list[Any]) -> dict[str, State]:
+    def _with_unfinished(self, shard: str, parts: list[Scored]) -> dict[str, State]:
         """The running states with what is done of an unfinished main shard."""
         kind, number = parse_shard_id(shard)
         if kind != "main":
@@ -193,9 +209,7 @@ class Worker:
         done = range(requests.start, stop)
         items = self.plan.items_of(number)
         finished = items[self.plan.last_request[items] < stop]
-        return merge_states(
-            self.states, score_items(self.plan, finished, Scores.of(self.plan, done, np.concatenate(parts)))
-        )
+        return merge_states(self.states, score_items(self.plan, finished, _joined(self.plan, done, parts)))
 
     def _load(self, dtype: str) -> Model:
         """The model in `dtype`; only one is held at a time, and none by a rank that finds no work."""
@@ -238,6 +252,12 @@ class Worker:
         }
         key = f"{ATTEMPTS}/{self.board.attempt}/rank-{self.board.place.rank:05d}.json"
         self.store.put_new(key, json.dumps(record, indent=1).encode())
+
+
+def _joined(plan: Plan, requests: range, parts: list[Scored]) -> Scores:
+    nll: Any = np.concatenate([part.nll for part in parts])
+    greedy = np.concatenate([part.greedy for part in parts])
+    return Scores.of(plan, requests, nll, greedy, [text for part in parts for text in part.generated])
 
 
 def _check_weights(plan: Plan, board: Board) -> Path:

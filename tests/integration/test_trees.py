@@ -73,12 +73,15 @@ def scores(model: Model, shape: ModelShape, *, share: bool) -> tuple[np.ndarray,
         tokens=np.concatenate([tokens for tokens, _ in rows]).astype(np.int32),
         offsets=np.concatenate([[0], np.cumsum([len(tokens) for tokens, _ in rows])]).astype(np.int64),
         n_scored=np.array([n for _, n in rows], dtype=np.int32),
+        generation=np.full(len(rows), -1, dtype=np.int32),
         shared=np.zeros(len(rows), dtype=np.int32),
     )
     groups = np.repeat(np.arange(3), 4).astype(np.int64)
-    moved, order, micro_batches = lay_out(table, groups, Batch(share_prefixes=share), shape, 64)
-    plan = SimpleNamespace(requests=moved, micro_batches=micro_batches, spec=SimpleNamespace(compute=Compute()))
-    nll = np.concatenate([score_micro_batch(plan, batch, model) for batch in range(len(micro_batches))])
+    moved, order, micro_batches = lay_out(table, groups, (), Batch(share_prefixes=share), shape, 64)
+    plan = SimpleNamespace(
+        requests=moved, micro_batches=micro_batches, spec=SimpleNamespace(compute=Compute()), asks_greedy=False
+    )
+    nll = np.concatenate([score_micro_batch(plan, batch, model).nll for batch in range(len(micro_batches))])
     parts = np.split(nll, np.cumsum(moved.n_scored)[:-1])
     back = [parts[place] for place in np.argsort(order)]
     return np.concatenate(back), int(micro_batches.tokens.sum())

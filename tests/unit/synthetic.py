@@ -17,10 +17,10 @@ import numpy as np
 
 from eval_core.canonical import canonical_json
 from eval_core.metrics.score import Scores, score_items
-from eval_core.metrics.states import merge_states, states_to_json
+from eval_core.metrics.states import HIGHER_IS_BETTER, Metric, merge_states, states_to_json
 from eval_core.model_files import ModelShape
 from eval_core.plan.types import ExampleTable, ItemTable, MicroBatchTable, Plan, RequestTable, shard_id
-from eval_core.reduce import Loaded, Metric, Reduction
+from eval_core.reduce import Loaded, Reduction
 from eval_core.shard_file import Provenance, ShardFile, ShardResult, decode_shard, encode_shard, shard_key
 from eval_core.spec import Audit, EvalSpec, MultipleChoiceTask, PerplexityTask
 from eval_core.storage import Store
@@ -101,6 +101,7 @@ def make_plan(
             tokens=np.arange(8 * n_requests, dtype=np.int32) % 100,
             offsets=np.arange(n_requests + 1, dtype=np.int64) * 8,
             n_scored=n_scored,
+            generation=np.full(n_requests, -1, dtype=np.int32),
             shared=np.zeros(n_requests, dtype=np.int32),
         ),
         micro_batches=MicroBatchTable(
@@ -134,6 +135,7 @@ def make_plan(
             targets=[_json([text]) for text in texts] + [_json(list(answers)) for _, answers, _ in questions],
         ),
         audited=np.array([1, 5], dtype=np.int64),
+        generations=(),
         n_requested=n_requests + 1,
         locations={"model": "/models/made-up", "base": "/specs"},
     )
@@ -196,9 +198,13 @@ def make_reduction(plan: Plan, loaded: Loaded) -> Reduction:
         spanning=spanning,
         hosts=hosts,
         metrics={
-            task: {name: Metric(value=value, stderr=0.0625, n=counts[task]) for name, value in state.value().items()}
+            task: {
+                name: Metric(value=value, stderr=0.0625, n=counts[task], higher_is_better=HIGHER_IS_BETTER[name])
+                for name, value in state.value().items()
+            }
             for task, state in states.items()
         },
+        harness={},
     )
 
 

@@ -38,11 +38,16 @@ def batches(groups: list[list[int]], tokens: int, multiple: int) -> list[tuple[l
     return [(list(range(a, b)), int(p)) for (a, b), p in zip(itertools.pairwise(first), padded, strict=True)]
 
 
+def scored_only(rows: list[tuple[list[int], int]]) -> np.ndarray:
+    """The column that says of each of `rows` that it is no prompt."""
+    return np.full(len(rows), -1, dtype=np.int32)
+
+
 @given(requests)
 def test_duplicates_are_answered_by_their_first(rows: list[tuple[list[int], int]]) -> None:
     tokens = np.array(list(itertools.chain(*(t for t, _ in rows))), dtype=np.int32)
     offsets = np.concatenate([[0], np.cumsum([len(t) for t, _ in rows])]).astype(np.int64)
-    unique = remove_duplicates(tokens, offsets, np.array([n for _, n in rows], dtype=np.int32))
+    unique = remove_duplicates(tokens, offsets, np.array([n for _, n in rows], dtype=np.int32), scored_only(rows))
     kept = [rows[i] for i in unique.kept]
     assert [kept[i] for i in unique.index] == rows
     assert kept == [row for i, row in enumerate(rows) if row not in rows[:i]]
@@ -117,8 +122,8 @@ def test_a_batch_is_closed_only_where_the_next_group_does_not_fit(
 def test_shards_cover_the_micro_batches_and_keep_their_cost(shapes: list[tuple[int, int]], shard_cost: int) -> None:
     rows = np.array([r for r, _ in shapes], dtype=np.int32)
     first = np.concatenate([[0], np.cumsum(rows)]).astype(np.int64)
-    scored = np.ones(rows.sum(), dtype=np.int32)
-    table = cut_shards(first, rows, np.array([n for _, n in shapes], dtype=np.int32), scored, SHAPE, shard_cost)
+    length = np.array([n for _, n in shapes], dtype=np.int32)
+    table = cut_shards(first, rows, length, np.zeros_like(length), rows.astype(np.int64), SHAPE, shard_cost)
     assert table.tokens.tolist() == [r * n for r, n in shapes]
     assert table.cost.tolist() == [SHAPE.cost(r, n, r) for r, n in shapes]
     bounds = table.first_of_shard.tolist()

@@ -311,7 +311,7 @@ def test_a_plan_of_another_format_is_refused(plan: Plan, store: Store) -> None:
     save_plan(plan, store)
     head = json.loads(store.require(HEAD_KEY, ""))
     store.put(HEAD_KEY, json.dumps(head | {"format": 99}).encode())
-    with pytest.raises(RunMismatchError, match="the plan has format 99, this version reads 2"):
+    with pytest.raises(RunMismatchError, match="the plan has format 99, this version reads 3"):
         load_plan(store)
 
 

@@ -37,8 +37,9 @@ from synthetic import (
 )
 
 from eval_core.errors import ConcordError
+from eval_core.metrics.states import Metric
 from eval_core.plan.types import Plan
-from eval_core.reduce import Loaded, Metric, Reduction
+from eval_core.reduce import Loaded, Reduction
 from eval_core.report import html, markdown, origins, results
 from eval_core.report.headline import headline, print_headline
 from eval_core.report.html import spec_yaml
@@ -154,8 +155,8 @@ def test_the_harness_reads_what_is_not_a_number(tmp_path: Path) -> None:
 def with_nan(reduction: Reduction) -> Reduction:
     docs = {
         **reduction.metrics["docs"],
-        "token_ppl": Metric(value=math.nan, stderr=math.nan, n=3),
-        "loss": Metric(value=math.inf, stderr=math.nan, n=3),
+        "token_ppl": Metric(value=math.nan, stderr=math.nan, n=3, higher_is_better=False),
+        "loss": Metric(value=math.inf, stderr=math.nan, n=3, higher_is_better=False),
     }
     return replace(reduction, metrics={**reduction.metrics, "docs": docs})
 

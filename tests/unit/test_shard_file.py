@@ -121,8 +121,8 @@ def test_anything_else_is_no_shard(data: bytes) -> None:
 
 
 def test_another_format_is_said() -> None:
-    data = canonical_json(json.loads(WHOLE) | {"format": 2})
-    with pytest.raises(CorruptFileError, match="k: format 2, this version reads 1"):
+    data = canonical_json(json.loads(WHOLE) | {"format": 9})
+    with pytest.raises(CorruptFileError, match="k: format 9, this version reads 2"):
         decode_shard(data, "k")
 
 

@@ -45,6 +45,7 @@ def flat(groups: list[list[tuple[list[int], int]]]) -> tuple[RequestTable, np.nd
         tokens=np.array(list(itertools.chain(*(t for t, _ in rows))), dtype=np.int32),
         offsets=np.concatenate([[0], np.cumsum([len(t) for t, _ in rows])]).astype(np.int64),
         n_scored=np.array([n for _, n in rows], dtype=np.int32),
+        generation=np.full(len(rows), -1, dtype=np.int32),
         shared=np.zeros(len(rows), dtype=np.int32),
     )
     return table, np.repeat(np.arange(len(groups)), [len(g) for g in groups]).astype(np.int64)
@@ -88,7 +89,7 @@ def test_every_scored_token_sees_its_own_request_and_nothing_else(
 ) -> None:
     table, numbers = flat(groups)
     batch = Batch(tokens=tokens, pad_to_multiple=multiple, share_prefixes=share)
-    moved, order, micro_batches = lay_out(table, numbers, batch, SHAPE, MAX_LENGTH)
+    moved, order, micro_batches = lay_out(table, numbers, (), batch, SHAPE, MAX_LENGTH)
     requests = requests_of(moved)
     assert requests == [requests_of(table)[i] for i in order]
     if not share:
@@ -118,7 +119,7 @@ def seen_from(layout: forward.Layout, row: int, column: int) -> list[int]:
 @given(groups_of_requests(), st.integers(20, 60))
 def test_rows_lie_in_one_micro_batch_and_are_counted(groups: list[list[tuple[list[int], int]]], tokens: int) -> None:
     table, numbers = flat(groups)
-    moved, _, micro_batches = lay_out(table, numbers, Batch(tokens=tokens), SHAPE, MAX_LENGTH)
+    moved, _, micro_batches = lay_out(table, numbers, (), Batch(tokens=tokens), SHAPE, MAX_LENGTH)
     first: MicroBatchTable = micro_batches.first_request
     assert not moved.shared[first[:-1]].any()
     assert micro_batches.rows.tolist() == [int((moved.shared[a:b] == 0).sum()) for a, b in itertools.pairwise(first)]
@@ -127,7 +128,7 @@ def test_rows_lie_in_one_micro_batch_and_are_counted(groups: list[list[tuple[lis
 def test_four_answers_read_their_prompt_once() -> None:
     prompt = [1, 2, 3, 4, 5, 6, 7, 8]
     table, numbers = flat([[([*prompt, answer, 9], 2) for answer in (4, 3, 2, 1)]])
-    _, order, micro_batches = lay_out(table, numbers, Batch(tokens=64), SHAPE, MAX_LENGTH)
+    _, order, micro_batches = lay_out(table, numbers, (), Batch(tokens=64), SHAPE, MAX_LENGTH)
     assert order.tolist() == [3, 2, 1, 0]
     assert micro_batches.rows.tolist() == [1]
     assert micro_batches.tokens.tolist() == [len(prompt) + 4]
@@ -135,7 +136,7 @@ def test_four_answers_read_their_prompt_once() -> None:
 
 def test_answers_of_one_token_add_none() -> None:
     table, numbers = flat([[([1, 2, 3, answer], 1) for answer in (4, 5, 6)]])
-    moved, _, micro_batches = lay_out(table, numbers, Batch(tokens=64), SHAPE, MAX_LENGTH)
+    moved, _, micro_batches = lay_out(table, numbers, (), Batch(tokens=64), SHAPE, MAX_LENGTH)
     assert moved.shared.tolist() == [0, 3, 3]
     assert micro_batches.tokens.tolist() == [3]
 
@@ -147,5 +148,5 @@ def test_answers_of_one_token_add_none() -> None:
 def test_rows_are_shared_only_where_the_architecture_allows(model_type: str, window: int | None, shares: bool) -> None:
     table, numbers = flat([[([1, 2, 3, answer], 1) for answer in (4, 5, 6)]])
     shape = replace(SHAPE, model_type=model_type, sliding_window=window)
-    moved, _, _ = lay_out(table, numbers, Batch(), shape, MAX_LENGTH)
+    moved, _, _ = lay_out(table, numbers, (), Batch(), shape, MAX_LENGTH)
     assert bool(moved.shared.any()) is shares

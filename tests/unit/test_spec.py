@@ -13,7 +13,7 @@ import pytest
 
 from eval_core.canonical import digest_json
 from eval_core.errors import SpecError, UsageError
-from eval_core.spec import EvalSpec, MultipleChoiceTask, PerplexityTask, identity
+from eval_core.spec import EvalSpec, LmEvalTask, MultipleChoiceTask, PerplexityTask, identity
 from eval_core.spec_yaml import example_spec, load_spec, parse_spec
 
 GOOD = """\
@@ -149,7 +149,10 @@ def test_a_key_given_twice_is_refused(text: str, line: int, key: str) -> None:
 
 def test_an_unknown_kind_of_task() -> None:
     message = refusal(GOOD.replace("type: perplexity", "type: perplexitty"))
-    assert "s.yaml:4: 'tasks[0].type' must be one of perplexity, multiple_choice; did you mean 'perplexity'?" in message
+    assert (
+        "s.yaml:4: 'tasks[0].type' must be one of perplexity, multiple_choice, lm_eval; did you mean 'perplexity'?"
+        in message
+    )
 
 
 def test_a_task_without_a_kind() -> None:
@@ -261,6 +264,7 @@ def test_the_example_parses_once_it_is_filled_in() -> None:
         tasks=(
             PerplexityTask(type="perplexity", name="filled2", data="filled3"),
             MultipleChoiceTask(type="multiple_choice", name="filled4", data="filled5", prompt="filled6"),
+            LmEvalTask(lm_eval="filled7"),
         ),
     )
 

@@ -19,6 +19,7 @@ from eval_core.exact import ExactSum
 from eval_core.metrics.states import (
     STATE_KINDS,
     ChoiceState,
+    LikelihoodState,
     PerplexityState,
     State,
     merge_states,
@@ -32,6 +33,7 @@ counts = st.integers(0, 1 << 40)
 sums = st.lists(st.floats() | st.floats(0, 100), max_size=5).map(ExactSum.of)
 STATES: dict[type, st.SearchStrategy[Any]] = {
     PerplexityState: st.builds(PerplexityState, nll=sums, tokens=counts, documents=counts, words=counts, bytes=counts),
+    LikelihoodState: st.builds(LikelihoodState, nll=sums, tokens=counts, documents=counts),
     ChoiceState: st.builds(
         ChoiceState, examples=counts, correct=counts, correct_norm=counts, correct_bytes=counts, nonfinite=counts
     ),
