@@ -68,8 +68,8 @@ def run(
         str | None, typer.Option("--include_path", help="A folder of more task YAML files.", rich_help_panel=_HARNESS)
     ] = None,
     dtype: Annotated[
-        str, typer.Option(help="float32, bfloat16, float16 or float64.", rich_help_panel=_HARNESS)
-    ] = "float32",
+        str, typer.Option(help="auto, float32, bfloat16, float16 or float64.", rich_help_panel=_HARNESS)
+    ] = "auto",
     system_instruction: Annotated[
         str | None,
         typer.Option("--system_instruction", help="What each prompt begins with.", rich_help_panel=_HARNESS),
@@ -169,6 +169,24 @@ def report(run: RunUri) -> None:
     from eval_core.run import report_step
 
     report_step(run)
+
+
+@app.command()
+def rescore(
+    run: Annotated[
+        str, typer.Argument(help="A run with tasks of the lm-evaluation-harness, all of whose work is done.")
+    ],
+    include_path: Annotated[
+        Path | None,
+        typer.Option(
+            "--include_path", help="A folder with the changed task files. Default: those it was planned with."
+        ),
+    ] = None,
+) -> None:
+    """Score the stored answers again with changed filters or metrics; the model is not needed."""
+    from eval_core.run import rescore_run
+
+    raise typer.Exit(rescore_run(run, include_path))
 
 
 @app.command()

@@ -22,7 +22,7 @@ class Flags:
     limit: float | None = None
     samples: str | None = None
     include_path: str | None = None
-    dtype: str = "float32"
+    dtype: str = "auto"
     system_instruction: str | None = None
     apply_chat_template: bool = False
     fewshot_as_multiturn: bool = False

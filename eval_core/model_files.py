@@ -64,6 +64,7 @@ class ModelShape:
         total_parameters: all of them.
         model_type: the config's name for the architecture.
         sliding_window: tokens that an attention layer sees back, or None for all.
+        bfloat16: whether most of its weights are stored so.
     """
 
     body_parameters: int
@@ -74,6 +75,7 @@ class ModelShape:
     total_parameters: int
     model_type: str
     sliding_window: int | None
+    bfloat16: bool
 
     def takes_trees(self, max_length: int) -> bool:
         """Whether requests of up to `max_length` tokens can share a row: positions and mask are then given, and a
@@ -182,7 +184,8 @@ def read_shape(folder: Path, files: Iterable[Path]) -> ModelShape:
     vocab = size("vocab_size")
     if hidden is None or layers is None or vocab is None:
         raise ModelError(f"{folder}/config.json: hidden_size, num_hidden_layers or vocab_size is missing")
-    shapes = _tensor_shapes(files)
+    tensors = _tensors(files)
+    shapes = {name: shape for name, (shape, _) in tensors.items()}
     embedding = next((s for name, s in shapes.items() if name.endswith(_EMBEDDINGS)), None)
     if embedding is not None and embedding[0] != vocab:
         raise ModelError(
@@ -192,6 +195,7 @@ def read_shape(folder: Path, files: Iterable[Path]) -> ModelShape:
     outside = sum(math.prod(s) for name, s in shapes.items() if name.endswith(_EMBEDDINGS + _HEADS))
     total = sum(math.prod(s) for s in shapes.values())
     body = total - outside if shapes else 12 * layers * hidden * hidden
+    half = sum(math.prod(shape) for shape, dtype in tensors.values() if dtype == "BF16")
     return ModelShape(
         body_parameters=body,
         hidden_size=hidden,
@@ -201,6 +205,7 @@ def read_shape(folder: Path, files: Iterable[Path]) -> ModelShape:
         total_parameters=total or body + vocab * hidden,
         model_type=str(text_config["model_type"]) if "model_type" in text_config else "",
         sliding_window=size("sliding_window") if text_config.get("use_sliding_window") is not False else None,
+        bfloat16=2 * half > total,
     )
 
 
@@ -209,11 +214,11 @@ def tokenizer_digest(folder: Path) -> str:
     return digest_json({f.name: hash_file(f) for f in _glob(folder, _TOKENIZER_FILES)})
 
 
-def _tensor_shapes(files: Iterable[Path]) -> dict[str, list[int]]:
-    """Name -> shape of every tensor in the safetensors files, from their headers alone."""
+def _tensors(files: Iterable[Path]) -> dict[str, tuple[list[int], str]]:
+    """Name -> shape and dtype of every tensor in the safetensors files, from their headers alone."""
     from safetensors import SafetensorError, safe_open
 
-    shapes: dict[str, list[int]] = {}
+    tensors: dict[str, tuple[list[int], str]] = {}
     for path in files:
         try:
             path.open("rb").close()  # safetensors says of a file that this user may not read that there is none
@@ -223,10 +228,12 @@ def _tensor_shapes(files: Iterable[Path]) -> dict[str, list[int]]:
             continue
         try:
             with safe_open(path, framework="numpy") as opened:
-                shapes |= {name: opened.get_slice(name).get_shape() for name in opened.keys()}  # noqa: SIM118
+                for name in opened.keys():  # noqa: SIM118
+                    header = opened.get_slice(name)
+                    tensors[name] = (header.get_shape(), header.get_dtype())
         except (SafetensorError, OSError) as error:
             raise ModelError(f"{path}: not a whole safetensors file ({error}); fetch it again") from error
-    return shapes
+    return tensors
 
 
 def _glob(folder: Path, patterns: Iterable[str]) -> list[Path]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import shlex
 import time
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
-from eval_core.errors import ConcordError, UsageError
+from eval_core.errors import ConcordError, SpecError, UsageError
 from eval_core.plan.build import build_plan
 from eval_core.plan.files import load_plan, save_plan
 from eval_core.plan.types import Plan
@@ -16,7 +17,7 @@ from eval_core.reduce import Loaded, Reduction, load_reduction, load_shards, red
 from eval_core.report.headline import headline, print_headline
 from eval_core.report.write import write_report
 from eval_core.say import say
-from eval_core.spec import EvalSpec
+from eval_core.spec import EvalSpec, LmEvalTask
 from eval_core.storage import Store
 from eval_core.verify.run import verify_run
 from eval_core.verify.types import Verification, load_verification
@@ -78,6 +79,31 @@ def verify_step(uri: str) -> int:
     return exit_code(verification)
 
 
+def rescore_run(uri: str, include_path: Path | None) -> int:
+    """Score the answers of a run again, by the harness's tasks as they are now: other filters, other metrics, no model.
+
+    `include_path` is the folder of task files to take instead of the one that the run was planned with. Returns the exit
+    code of `run_spec`.
+
+    Raises:
+        SpecError: the run has no task of the harness, or there is no such task any more.
+        DataError: the tasks' documents are no longer those of the plan.
+    """
+    store = Store(uri)
+    plan = load_plan(store)
+    if not any(isinstance(task, LmEvalTask) for task in plan.spec.tasks):
+        raise SpecError(
+            f"{uri} has no task of the lm-evaluation-harness; the others are scored again by: concord reduce"
+        )
+    if include_path is not None:
+        folder = str(include_path.resolve())
+        tasks = tuple(
+            replace(task, include_path=folder) if isinstance(task, LmEvalTask) else task for task in plan.spec.tasks
+        )
+        plan = replace(plan, spec=replace(plan.spec, tasks=tasks))
+    return _finish(plan, store)
+
+
 def report_step(uri: str) -> None:
     """Write the report of a run that is reduced and verified."""
     store = Store(uri)
@@ -128,6 +154,10 @@ def _work_and_finish(plan: Plan, store: Store, nproc: int) -> int:
     except ConcordError as error:
         error.args = (f"{error}. What is committed is kept; resume with: {resume}",)
         raise
+    return _finish(plan, store)
+
+
+def _finish(plan: Plan, store: Store) -> int:
     loaded = load_shards(store, plan)
     reduction = reduce_run(store, plan, loaded)
     verification = verify_run(store, plan, loaded, reduction)

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-DType = Literal["float32", "bfloat16", "float16", "float64"]
+DType = Literal["auto", "float32", "bfloat16", "float16", "float64"]
 
 
 def key(doc: str, default: Any = MISSING) -> Any:
@@ -104,7 +104,11 @@ class Compute:
     """How the model is computed; each of these changed bits when it was measured."""
 
     device: Literal["cpu", "cuda"] = key("where the model runs", "cpu")
-    dtype: DType = key("of weights and activations; log-softmax and sums are never below float32", "float32")
+    dtype: DType = key(
+        "of weights and activations; auto: bfloat16 where most weights are stored so, else float32. Log-softmax and sums are never "
+        "below float32",
+        "auto",
+    )
     threads: int = key("CPU threads of a process; 1 is also what torchrun gives", 1)
     attention: Literal["sdpa", "eager"] = key("the attention implementation", "sdpa")
     head_rows: int = key("positions of a chunk in the language-model head", 192)

@@ -27,7 +27,7 @@ from eval_core.plan.cut import (
     order_by_length,
     remove_duplicates,
 )
-from eval_core.plan.share import arrange_groups, shared_prefixes
+from eval_core.plan.share import arrange_groups, join_groups, shared_prefixes
 from eval_core.plan.types import ExampleTable, Int32, Int64, ItemTable, MicroBatchTable, Plan, RequestTable
 from eval_core.spec import Batch, EvalSpec, LmEvalTask, MultipleChoiceTask, PerplexityTask
 from eval_core.tasks.documents import read_documents
@@ -51,6 +51,8 @@ def build_plan(spec: EvalSpec, base: Path) -> Plan:
     tokenizer = load_tokenizer(folder)
     max_length = _max_length(spec, shape)
 
+    if spec.compute.dtype == "auto":
+        spec = replace(spec, compute=replace(spec.compute, dtype="bfloat16" if shape.bfloat16 else "float32"))
     spec, harness = load_harness(spec, base)
     gathered = _Gathered()
     for number, task in enumerate(spec.tasks):
@@ -252,6 +254,7 @@ def _lay_out_alike(
     order = np.arange(len(requests), dtype=np.int64)
     shared = np.zeros(len(requests), dtype=np.int32)
     if share and not prompts:
+        groups = join_groups(tokens, offsets, groups)
         order = arrange_groups(tokens, offsets, groups)
         shared = shared_prefixes(tokens, offsets, groups, order, budget)
     added = np.diff(offsets)[order] - (0 if prompts else 1) - shared

@@ -14,19 +14,37 @@ import numpy as np
 from eval_core.plan.types import Int32, Int64
 
 
-def arrange_groups(tokens: Int32, offsets: Int64, groups: Int64) -> Int64:
-    """int64: the requests, each group's in the order of their tokens, so that neighbours begin alike.
+def join_groups(tokens: Int32, offsets: Int64, groups: Int64) -> Int64:
+    """int64[n]: the group of each request, where groups that begin alike are one: questions with the same solved examples.
 
-    `groups` is the group of each request, ascending; groups keep their order.
+    `groups` is ascending. A group joins another where its first request has at least half of its inputs in common with
+    the other's; the joined group has the lowest number of its members.
     """
+    starts = np.flatnonzero(np.diff(groups, prepend=-1))
     bounds = offsets.tolist()
+    first = [tokens[bounds[i] : bounds[i + 1] - 1] for i in starts.tolist()]
+    order = sorted(range(len(first)), key=lambda g: first[g].astype(">i4").tobytes())
+    joined = np.arange(len(first))
+    chain: list[int] = []
+    for group in order:
+        if chain and 2 * _common(first[group], first[chain[-1]]) < len(first[group]):
+            joined[chain] = min(chain)
+            chain = []
+        chain.append(group)
+    joined[chain] = min(chain)
+    return np.repeat(groups[starts[joined]], np.diff(np.append(starts, len(groups))))
+
+
+def arrange_groups(tokens: Int32, offsets: Int64, groups: Int64) -> Int64:
+    """int64: the requests, group by group, each group's in the order of their tokens, so that neighbours begin alike."""
+    bounds = offsets.tolist()
+    by_group = np.argsort(groups, kind="stable")
     order: list[int] = []
-    for start, stop in itertools.pairwise(np.flatnonzero(np.diff(groups, prepend=-1, append=-1)).tolist()):
-        members = range(start, stop)
-        if stop - start > 1:
-            order += sorted(members, key=lambda i: tokens[bounds[i] : bounds[i + 1]].tolist())
-        else:
-            order += members
+    for start, stop in itertools.pairwise(np.flatnonzero(np.diff(groups[by_group], prepend=-1, append=-1)).tolist()):
+        members = by_group[start:stop].tolist()
+        order += (
+            sorted(members, key=lambda i: tokens[bounds[i] : bounds[i + 1]].tolist()) if stop - start > 1 else members
+        )
     return np.array(order, dtype=np.int64)
 
 

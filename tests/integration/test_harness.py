@@ -348,3 +348,13 @@ def test_scoring_that_fails_names_the_document_and_loses_nothing(
     mended = concord("run", *flags)
     assert mended.returncode == 0, mended.stderr
     assert "0 of" in mended.stderr, "no answer was computed again"
+
+    other = tmp_path / "other"
+    other.mkdir()
+    filters = "filter_list:\n  - {name: again, filter: [{function: take_first}]}\n"
+    (other / "scored.yaml").write_text(own + filters, encoding="utf-8")
+    rescored = concord("rescore", tmp_path / "run", "--include_path", other)
+    assert rescored.returncode == 0, rescored.stderr
+    results = json.loads((tmp_path / "run/results.json").read_text(encoding="utf-8"))["results"]["scored"]
+    assert "acc,again" in results
+    assert "acc,none" not in results

@@ -22,13 +22,14 @@ from eval_core.model_files import ModelShape
 from eval_core.plan.types import ExampleTable, ItemTable, MicroBatchTable, Plan, RequestTable, shard_id
 from eval_core.reduce import Loaded, Reduction
 from eval_core.shard_file import Provenance, ShardFile, ShardResult, decode_shard, encode_shard, shard_key
-from eval_core.spec import Audit, EvalSpec, MultipleChoiceTask, PerplexityTask
+from eval_core.spec import Audit, Compute, EvalSpec, MultipleChoiceTask, PerplexityTask
 from eval_core.storage import Store
 from eval_core.verify.types import Check, Flip, Interval, TaskPrecision, Verification
 
 URI = "s3://bucket/runs/synthetic"
 ATTEMPT = "20260102T030405-aaaaaaaa"
 SHAPE = ModelShape(
+    bfloat16=False,
     body_parameters=10,
     hidden_size=2,
     num_layers=3,
@@ -71,6 +72,7 @@ def make_plan(
                 type="multiple_choice", name="quiz", data="quiz.jsonl", prompt="{question}\n", num_fewshot=2
             ),
         ),
+        "compute": Compute(dtype="float32"),
         "audit": Audit(micro_batches=2),
     }
     spec = EvalSpec(**(given | changes))

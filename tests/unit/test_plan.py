@@ -7,6 +7,7 @@ import io
 import itertools
 import json
 import os
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -248,6 +249,21 @@ def test_a_shard_id_and_back() -> None:
     assert shard_id("replay", 12) == "replay/000012"
     assert parse_shard_id("replay/000012") == ("replay", 12)
     assert parse_shard_id(shard_id("main", 12_345_678)) == ("main", 12_345_678)
+
+
+@pytest.mark.parametrize(("stored", "dtype"), [("F32", "float32"), ("BF16", "bfloat16"), ("F16", "float32")])
+def test_the_dtype_follows_the_weights(stored: str, dtype: str, inputs: Path, plan_in: PlanIn) -> None:
+    path = inputs / "model" / "model.safetensors"
+    header, size = {}, 0
+    for name, values in load_file(path).items():
+        stop = size + values.size * (4 if stored == "F32" else 2)
+        header[name] = {"dtype": stored, "shape": list(values.shape), "data_offsets": [size, stop]}
+        size = stop
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + bytes(size))
+    assert plan_in(inputs).spec.compute.dtype == dtype
+    explicit = plan_in(inputs, ("name: tiny", "name: tiny\ncompute: {dtype: float64}"))
+    assert explicit.spec.compute.dtype == "float64"
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from synthetic import SHAPE
 
 from eval_core.plan.build import lay_out
-from eval_core.plan.share import arrange_groups, shared_prefixes
+from eval_core.plan.share import arrange_groups, join_groups, shared_prefixes
 from eval_core.plan.types import MicroBatchTable, RequestTable
 from eval_core.spec import Batch
 from eval_core.work import forward
@@ -62,6 +62,31 @@ def test_groups_keep_their_order_and_their_members(groups: list[list[tuple[list[
     order = arrange_groups(table.tokens, table.offsets, numbers)
     assert sorted(order.tolist()) == list(range(len(table)))
     assert numbers[order].tolist() == numbers.tolist()
+
+
+@given(groups_of_requests())
+def test_groups_that_begin_alike_are_joined(groups: list[list[tuple[list[int], int]]]) -> None:
+    table, numbers = flat(groups)
+    requests = requests_of(table)
+    joined = join_groups(table.tokens, table.offsets, numbers)
+    for group in set(numbers.tolist()):
+        assert len(set(joined[numbers == group])) == 1, "a group stays whole"
+        assert joined[numbers == group][0] <= group
+    firsts = {int(group): requests[int(np.flatnonzero(numbers == group)[0])][0][:-1] for group in set(numbers.tolist())}
+    for left, right in itertools.pairwise(sorted(firsts, key=lambda group: firsts[group])):
+        equal = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(firsts[left], firsts[right], strict=False))
+        common = len(list(equal))
+        alike = joined[numbers == left][0] == joined[numbers == right][0]
+        assert alike or 2 * common < len(firsts[right])
+
+
+def test_questions_with_the_same_solved_examples_read_them_once() -> None:
+    shots = list(range(10, 40))
+    table, numbers = flat([[([*shots, question, answer], 1) for answer in (3, 4)] for question in (1, 2, 5)])
+    moved, _, micro_batches = lay_out(table, numbers, (), Batch(tokens=64), SHAPE, MAX_LENGTH)
+    assert micro_batches.rows.tolist() == [1]
+    assert micro_batches.tokens.tolist() == [len(shots) + 3]
+    assert moved.shared.tolist() == [0, 31, 30, 31, 30, 31]
 
 
 @given(groups_of_requests(), st.integers(1, 40))

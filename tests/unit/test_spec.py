@@ -101,7 +101,7 @@ def test_text_must_be_no_list() -> None:
 @pytest.mark.parametrize("value", ["float23", "8", "null", "[float32]"])
 def test_one_of_a_few_words_is_wanted(value: str) -> None:
     message = refusal(f"{GOOD}compute: {{dtype: {value}}}\n")
-    assert "s.yaml:11: 'compute.dtype' must be one of float32, bfloat16, float16, float64" in message
+    assert "s.yaml:11: 'compute.dtype' must be one of auto, float32, bfloat16, float16, float64" in message
 
 
 @pytest.mark.parametrize("line", ["compute: 5", "compute: [1]", "compute:", "compute: fast"])
