@@ -55,7 +55,7 @@ cluster-down: install-dev
 test-cluster: install-dev data
 	CONCORD_CLUSTER=1 $(BIN)/pytest tests/cluster
 
-bench: install-dev data
+bench: install-dev data $(DATA)/humaneval.jsonl
 	$(BIN)/python benchmarks/bench.py
 
 data: $(MODEL)/model.safetensors $(DATA)/topics.jsonl $(DATA)/hindu_knowledge.jsonl
@@ -82,6 +82,9 @@ $(DATA)/topics.jsonl: | $(VENV)/demo.stamp
 
 $(DATA)/hindu_knowledge.jsonl: | $(VENV)/demo.stamp
 	$(BIN)/python examples/fetch_bigbench.py $(DATA)
+
+$(DATA)/humaneval.jsonl: | $(VENV)/demo.stamp
+	$(BIN)/python examples/fetch_humaneval.py $(DATA)
 
 clean:
 	rm -rf $(VENV) $(LINT) $(DATA) runs

@@ -1,6 +1,6 @@
 """Time and memory beside the lm-evaluation-harness, in one run on one machine: `make bench`.
 
-Same model, data, float32, one process of as many threads as the machine has cores; whole processes, start-up included.
+Same model, data, dtype, one process of as many threads as the machine has cores; whole processes, start-up included.
 The harness runs at the best of a few batch sizes, tuned first on a part of each task (not counted). Concord runs with its defaults
 but for `compute.threads`, without the audit (the harness has none) and, for the
 shorter work in a row of its own, with it.
@@ -22,6 +22,7 @@ import time
 from dataclasses import dataclass, replace
 from importlib import metadata
 from pathlib import Path
+from typing import Any, Literal, get_args
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / ".data"
@@ -30,41 +31,76 @@ README = ROOT / "benchmarks" / "README.md"
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 
 
+Kind = Literal["choices", "rolling", "shots", "written"]
+
+
 @dataclass(frozen=True)
 class Workload:
     """One thing that both sides do.
 
     Attributes:
         name: for the table.
+        kind: what is asked.
         max_length: tokens the model sees.
         tasks: names of the JSONL files in `.data`.
-        rolling: perplexity, or else multiple choice.
         batch_sizes: that the harness is tuned over, on the first `tune_limit` examples.
         time_target, memory_target: largest ratio to the harness that was promised, or None.
+        limit: examples of each task; None: all.
     """
 
     name: str
+    kind: Kind
     max_length: int
     tasks: tuple[str, ...]
-    rolling: bool
     batch_sizes: tuple[int, ...]
     tune_limit: int
     time_target: float
     memory_target: float | None
+    limit: int | None = None
 
 
 WORKLOADS = (
     Workload(
-        "two BIG-bench multiple choices",
-        2048,
-        ("disambiguation_qa", "hindu_knowledge"),
-        False,
-        (4, 8, 16),
-        40,
-        0.60,
-        None,
+        name="two BIG-bench multiple choices",
+        kind="choices",
+        max_length=2048,
+        tasks=("disambiguation_qa", "hindu_knowledge"),
+        batch_sizes=(4, 8, 16),
+        tune_limit=40,
+        time_target=0.60,
+        memory_target=None,
     ),
-    Workload("rolling pydoc topics", 1024, ("pydoc",), True, (1, 2), 6, 0.75, 0.25),
+    Workload(
+        name="rolling pydoc topics",
+        kind="rolling",
+        max_length=1024,
+        tasks=("pydoc",),
+        batch_sizes=(1, 2),
+        tune_limit=6,
+        time_target=0.75,
+        memory_target=0.25,
+    ),
+    Workload(
+        name="multiple choice after 1,000 shared tokens, 5 of its examples solved",
+        kind="shots",
+        max_length=2048,
+        tasks=("topics",),
+        batch_sizes=(1, 4),
+        tune_limit=4,
+        time_target=1 / 6,
+        memory_target=None,
+        limit=20,
+    ),
+    Workload(
+        name="greedy generation, HumanEval, 128 new tokens",
+        kind="written",
+        max_length=2048,
+        tasks=("humaneval",),
+        batch_sizes=(8, 16, 32),
+        tune_limit=32,
+        time_target=1 / 3,
+        memory_target=None,
+    ),
 )
 
 
@@ -79,7 +115,8 @@ class Usage:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=["choices", "rolling"], help="one of the two workloads")
+    parser.add_argument("--only", choices=get_args(Kind), help="one of the workloads")
+    parser.add_argument("--dtype", choices=["float32", "bfloat16"], default="float32", help="of both sides")
     parser.add_argument("--limit", type=int, help="the first so many examples of each task, for a quick look")
     parser.add_argument("--batch-size", type=int, help="of the harness, where it has been tuned already")
     parser.add_argument("--write", action="store_true", help="put the table into benchmarks/README.md")
@@ -89,10 +126,11 @@ def main() -> None:
         folder = Path(scratch)
         rows = []
         for workload in WORKLOADS:
-            if options.only in (None, "rolling" if workload.rolling else "choices"):
-                rows += measure(workload, folder, threads, options.limit, options.batch_size)
+            if options.only in (None, workload.kind):
+                limited = replace(workload, limit=options.limit or workload.limit)
+                rows += measure(limited, folder, threads, options.batch_size, options.dtype)
         rows.append(help_row(folder))
-    table = "\n".join([describe_machine(threads), "", *HEADER, *rows])
+    table = "\n".join([describe_machine(threads, options.dtype), "", *HEADER, *rows])
     print(table)
     if options.write:
         text = README.read_text(encoding="utf-8")
@@ -106,34 +144,33 @@ HEADER = (
 )
 
 
-def measure(workload: Workload, folder: Path, threads: int, limit: int | None, batch_size: int | None) -> list[str]:
+def measure(workload: Workload, folder: Path, threads: int, batch_size: int | None, dtype: str) -> list[str]:
     """The rows of one workload."""
-    if limit:
-        workload = replace(workload, name=f"{workload.name}, first {limit} of each")
+    if workload.limit:
+        workload = replace(workload, name=f"{workload.name}, first {workload.limit} of each")
     harness_tasks(workload, folder)
-    best = batch_size or tune(workload, folder, threads)
-    theirs = run(harness(workload, folder, best, limit), threads)
+    best = batch_size or tune(workload, folder, threads, dtype)
+    theirs = run(harness(workload, folder, best, dtype), threads)
     their_floor = run(
-        python("from lm_eval.models.huggingface import HFLM", f"HFLM({str(MODEL)!r}, dtype='float32', device='cpu')"),
+        python("from lm_eval.models.huggingface import HFLM", f"HFLM({str(MODEL)!r}, dtype={dtype!r}, device='cpu')"),
         threads,
     )
-    our_floor = run(python("import torch, transformers, eval_core.work.worker", load_line()), threads)
+    our_floor = run(python("import torch, transformers, eval_core.work.worker", load_line(dtype)), threads)
     rows = [row(workload, f"lm-eval {metadata.version('lm-eval')}, batch size {best}", theirs, their_floor, None, None)]
     sides = [("concord", 0, 1), (f"concord, {threads} processes", 0, threads)]
-    if not workload.rolling:
+    if workload.kind == "choices":
         sides.append(("concord, audit as by default", 4, 1))
     for name, audit, nproc in sides:
-        ours = run(concord(workload, folder, audit, nproc, threads, limit), threads)
+        ours = run(concord(workload, folder, audit, nproc, threads, dtype), threads)
         judged = (theirs, their_floor)
         rows.append(row(workload, name, ours, our_floor, judged, workload if name == "concord" else None))
     return rows
 
 
-def tune(workload: Workload, folder: Path, threads: int) -> int:
+def tune(workload: Workload, folder: Path, threads: int, dtype: str) -> int:
     """The harness's fastest batch size on the first examples."""
-    tuned = {
-        size: run(harness(workload, folder, size, workload.tune_limit), threads).wall for size in workload.batch_sizes
-    }
+    few = replace(workload, limit=workload.tune_limit)
+    tuned = {size: run(harness(few, folder, size, dtype), threads).wall for size in workload.batch_sizes}
     log(f"{workload.name}: seconds of the harness by batch size, on {workload.tune_limit} examples a task: {tuned}")
     return min(tuned, key=tuned.__getitem__)
 
@@ -200,42 +237,77 @@ def harness_tasks(workload: Workload, folder: Path) -> None:
             "dataset_kwargs": {"data_files": {"test": str(DATA / f"{task}.jsonl")}},
             "test_split": "test",
         }
-        if workload.rolling:
-            metrics = ("word_perplexity", "byte_perplexity", "bits_per_byte")
-            kind = {"output_type": "loglikelihood_rolling", "doc_to_text": "", "doc_to_target": "{{text}}"}
-        else:
-            metrics = ("acc", "acc_norm", "acc_bytes")
-            kind = {
-                "output_type": "multiple_choice",
-                "doc_to_text": "Q: {{input}}\nA:",
-                "doc_to_choice": "choices",
-                "doc_to_target": "answer",
-            }
+        metrics, kind = TASK_FILES[workload.kind]
+        if workload.kind == "shots":
+            preamble = json.loads((DATA / "pydoc.jsonl").read_text(encoding="utf-8").splitlines()[0])["text"]
+            kind = kind | {"description": preamble[:2600] + "\n\n"}
         text = json.dumps(common | kind | {"metric_list": [{"metric": metric} for metric in metrics]})
         (folder / f"{task}.yaml").write_text(text, encoding="utf-8")
 
 
-def harness(workload: Workload, folder: Path, batch_size: int, limit: int | None) -> list[str]:
+TASK_FILES: dict[Kind, tuple[tuple[str, ...], dict[str, Any]]] = {
+    "choices": (
+        ("acc", "acc_norm", "acc_bytes"),
+        {
+            "output_type": "multiple_choice",
+            "doc_to_text": "Q: {{input}}\nA:",
+            "doc_to_choice": "choices",
+            "doc_to_target": "answer",
+        },
+    ),
+    "rolling": (
+        ("word_perplexity", "byte_perplexity", "bits_per_byte"),
+        {"output_type": "loglikelihood_rolling", "doc_to_text": "", "doc_to_target": "{{text}}"},
+    ),
+    "shots": (
+        ("acc", "acc_norm"),
+        {
+            "output_type": "multiple_choice",
+            "num_fewshot": 5,
+            "fewshot_split": "test",
+            "fewshot_config": {"sampler": "first_n"},
+            "doc_to_text": "{{text}}\nTitle:",
+            "doc_to_choice": "choices",
+            "doc_to_target": "answer",
+        },
+    ),
+    "written": (
+        ("exact_match",),
+        {
+            "output_type": "generate_until",
+            "doc_to_text": "{{prompt}}",
+            "doc_to_target": "{{canonical_solution}}",
+            "generation_kwargs": {
+                "until": ["\nclass", "\ndef", "\n#", "\nif", "\nprint"],
+                "max_gen_toks": 128,
+                "do_sample": False,
+            },
+        },
+    ),
+}
+"""Metrics and task files of the harness."""
+
+
+def harness(workload: Workload, folder: Path, batch_size: int, dtype: str) -> list[str]:
     """The harness's command line."""
-    arguments = f"pretrained={MODEL},dtype=float32,max_length={workload.max_length}"
+    arguments = f"pretrained={MODEL},dtype={dtype},max_length={workload.max_length}"
     command = [sys.executable, "-m", "lm_eval", "run", "--model", "hf", "--model_args", arguments]
     command += ["--tasks", ",".join(workload.tasks), "--include_path", str(folder), "--device", "cpu"]
     command += ["--batch_size", str(batch_size)]
-    return command + (["--limit", str(limit)] if limit else [])
+    return command + (["--limit", str(workload.limit)] if workload.limit else [])
 
 
-def concord(workload: Workload, folder: Path, audit: int, nproc: int, threads: int, limit: int | None) -> list[str]:
+def concord(workload: Workload, folder: Path, audit: int, nproc: int, threads: int, dtype: str) -> list[str]:
     """Our command line, on a new run."""
-    cut = f", limit: {limit}" if limit else ""
-    lines = [
-        f"  - {{name: {task}, data: {DATA}/{task}.jsonl, type: "
-        + ("perplexity" if workload.rolling else 'multiple_choice, prompt: "Q: {input}\\nA:"')
-        + cut
-        + "}"
-        for task in workload.tasks
-    ]
+    own = {
+        "choices": 'name: {task}, data: {data}/{task}.jsonl, type: multiple_choice, prompt: "Q: {{input}}\\nA:"',
+        "rolling": "name: {task}, data: {data}/{task}.jsonl, type: perplexity",
+    }
+    entry = own.get(workload.kind, "lm_eval: {task}, include_path: {folder}")
+    cut = f", limit: {workload.limit}" if workload.limit else ""
+    lines = [f"  - {{{entry.format(task=task, data=DATA, folder=folder)}{cut}}}" for task in workload.tasks]
     head = [f"name: bench\nmodel: {MODEL}\nmax_length: {workload.max_length}\ntasks:"]
-    tail = [f"compute: {{threads: {threads // nproc}}}\naudit: {{micro_batches: {audit}}}"]
+    tail = [f"compute: {{threads: {threads // nproc}, dtype: {dtype}}}\naudit: {{micro_batches: {audit}}}"]
     spec = folder / f"bench-{audit}-{nproc}.yaml"
     spec.write_text("\n".join(head + lines + tail), encoding="utf-8")
     target = folder / f"run-{time.monotonic_ns()}"
@@ -246,14 +318,14 @@ def python(*lines: str) -> list[str]:
     return [sys.executable, "-c", "\n".join(lines)]
 
 
-def load_line() -> str:
+def load_line(dtype: str) -> str:
     return (
         "from eval_core.work.model import load_model; from eval_core.spec import Compute; from pathlib import Path;"
-        f"load_model(Path({str(MODEL)!r}), Compute(), 'float32', torch.device('cpu'), allow_pickle=False, trees=False)"
+        f"load_model(Path({str(MODEL)!r}), Compute(), {dtype!r}, torch.device('cpu'), allow_pickle=False, trees=False)"
     )
 
 
-def describe_machine(threads: int) -> str:
+def describe_machine(threads: int, dtype: str) -> str:
     cpu = next(
         (
             line.partition(":")[2].strip()
@@ -266,7 +338,7 @@ def describe_machine(threads: int) -> str:
 
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("torch", "transformers", "lm-eval"))
     capability = torch.backends.cpu.get_cpu_capability()
-    return f"{time.strftime('%Y-%m-%d', time.gmtime())}, {threads} cores of {cpu} ({capability}), Python {platform.python_version()}, {versions}; float32."
+    return f"{time.strftime('%Y-%m-%d', time.gmtime())}, {threads} cores of {cpu} ({capability}), Python {platform.python_version()}, {versions}; {dtype}."
 
 
 def log(line: str) -> None:

@@ -75,13 +75,20 @@ def set_up_compute(compute: Compute, local_rank: int) -> torch.device:
 
 
 def load_model(
-    folder: Path, compute: Compute, dtype: str, device: torch.device, *, allow_pickle: bool, trees: bool
+    folder: Path,
+    compute: Compute,
+    dtype: str,
+    device: torch.device,
+    *,
+    allow_pickle: bool,
+    trees: bool = False,
+    generates: bool = False,
 ) -> Model:
-    """The model in `folder`, in `dtype`; `trees`: it will be given some.
+    """The model in `folder`, in `dtype`; `trees`: it will be given some; `generates`: it will write texts.
 
     Raises:
         ModelError: transformers can't load it, its logits are not its head applied to its last hidden states, or it
-            doesn't compute a tree as it should.
+            doesn't compute a tree, or with a cache, as it should.
     """
     import transformers
 
@@ -130,6 +137,8 @@ def load_model(
     _probe(loaded, model, wide, folder)
     if trees:
         _probe_tree(loaded, model, folder)
+    if generates:
+        _probe_cache(loaded, model, folder)
     return model
 
 
@@ -193,6 +202,33 @@ def _probe_tree(loaded: Any, model: Model, folder: Path) -> None:
     after = model.head(model.body(ids[None], None)[0, path])
     if not (packed - alone).abs().max() * _PROBE_MARGIN <= (after - alone).abs().max():
         raise _no_trees(loaded, folder)
+
+
+def _probe_cache(loaded: Any, model: Model, folder: Path) -> None:
+    """Prove that a prompt that stands padded beside a longer one is gone on from as if it were computed whole."""
+    vocabulary = int(loaded.config.get_text_config().vocab_size)
+    ids = torch.arange(1, 1 + _PROBE_TOKENS, device=model.device) % vocabulary
+    padding = _PROBE_TOKENS // 4
+    tokens = torch.stack([ids, torch.cat([ids.new_zeros(padding), ids[:-padding]])])
+    mask = torch.ones_like(tokens)
+    mask[1, :padding] = 0
+    position = (mask.cumsum(dim=-1) - 1).clamp(min=0)
+    try:
+        _, cache = model.decode(tokens[:, :-1], mask[:, :-1], position[:, :-1], None)
+        cache.batch_select_indices(torch.tensor([1], device=model.device))
+        stepped, _ = model.decode(tokens[1:, -1:], mask[1:], position[1:, -1:], cache)
+    except (AttributeError, TypeError, ValueError, RuntimeError) as error:
+        raise _no_cache(loaded, folder) from error
+    left, right = (model.head(h).double() for h in (stepped, model.body(ids[None, :-padding], None)[:, -1]))
+    if not torch.allclose(left, right, rtol=_PROBE_TOLERANCE, atol=_PROBE_TOLERANCE * float(right.abs().max())):
+        raise _no_cache(loaded, folder)
+
+
+def _no_cache(loaded: Any, folder: Path) -> ModelError:
+    return ModelError(
+        f"{folder}: this architecture ({type(loaded).__name__}) doesn't go on from prompts of different length with a cache as it "
+        "computes them whole; tasks that generate text are not supported for it yet"
+    )
 
 
 def _no_trees(loaded: Any, folder: Path) -> ModelError:

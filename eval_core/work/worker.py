@@ -217,9 +217,14 @@ class Worker:
             self._model = None
             free(self.device)
             spec = self.plan.spec
-            trees = bool(self.plan.requests.shared.any())
             model = load_model(
-                self.folder, spec.compute, dtype, self.device, allow_pickle=spec.allow_pickle, trees=trees
+                self.folder,
+                spec.compute,
+                dtype,
+                self.device,
+                allow_pickle=spec.allow_pickle,
+                trees=bool(self.plan.requests.shared.any()),
+                generates=bool(self.plan.generations),
             )
             self._model = (dtype, model)
             self.board.beat()

@@ -65,7 +65,7 @@ def server() -> Iterator[S3]:
         "master.port": 19333,
         "master.volumeSizeLimitMB": 100,
         "volume.port": 18080,
-        "volume.max": 20,
+        "volume.max": 200,  # each bucket takes seven
         "filer": "true",
         "filer.port": FILER_PORT,
         "s3": "true",
