@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -114,14 +115,18 @@ def load_model(
             hidden: torch.Tensor = loaded.base_model(input_ids=tokens, use_cache=False, **given).last_hidden_state
             return hidden
 
+    named = inspect.signature(loaded.base_model.forward).parameters
+    cache_name = "cache" if "cache" in named else "past_key_values"  # the older name in transformers
+
     def decode(
         tokens: torch.Tensor, mask: torch.Tensor, position: torch.Tensor, cache: Any
     ) -> tuple[torch.Tensor, Any]:
+        cache = transformers.DynamicCache(config=loaded.config) if cache is None else cache
         with torch.inference_mode(), _widened(wide):
             done = loaded.base_model(
-                input_ids=tokens, attention_mask=mask, position_ids=position, past_key_values=cache, use_cache=True
+                input_ids=tokens, attention_mask=mask, position_ids=position, use_cache=True, **{cache_name: cache}
             )
-            return done.last_hidden_state[:, -1], done.past_key_values
+            return done.last_hidden_state[:, -1], cache
 
     embeddings = loaded.get_output_embeddings()
     if embeddings is None:
