@@ -71,7 +71,7 @@ SPEC = """
 name: tiny
 model: {model}
 tasks:
-  - {{name: docs, type: perplexity, data: {data}/documents.jsonl, window: 64, stride: 48}}
+  - {{name: docs, type: perplexity, data: {data}/documents.jsonl, window: 64, stride: {stride}}}
   - {{name: quiz, type: multiple_choice, data: {data}/questions.jsonl, prompt: "Q: {{input}}\\nA:"}}
 compute: {{dtype: {dtype}}}
 batch: {{tokens: {tokens}, shard_cost: {shard_cost}}}
@@ -91,10 +91,11 @@ def tiny_spec(tiny_model: Path, small_data: Path, tmp_path: Path) -> Callable[..
         tolerance: float = 0.001,
         shard_cost: int = 50_000_000,
         tokens: int = 256,
+        stride: int = 48,
         model: Path | None = None,
     ) -> Path:
         path = tmp_path / f"{dtype}.yaml"
-        values = {"dtype": dtype, "tolerance": tolerance, "shard_cost": shard_cost, "tokens": tokens}
+        values = {"dtype": dtype, "tolerance": tolerance, "shard_cost": shard_cost, "tokens": tokens, "stride": stride}
         text = SPEC.format(model=model or tiny_model, data=small_data, **values)
         path.write_text(text, encoding="utf-8")
         return path

@@ -79,22 +79,36 @@ def _expand(tasks: Sequence[Task], leaves: Mapping[str, LmEvalTask]) -> Iterator
 
 
 @cache
-def _manager(folder: Path | None, model: str) -> Any:
-    """The harness's registry: to read its 14,000 files takes seconds, so once in a process."""
+def _manager(folder: Path | None, model: str, *, defaults: bool) -> Any:
+    """The registry of the tasks in `folder` and, by `defaults`, of the harness's own, whose 14,000 files take seconds to read."""
     try:
         from lm_eval.tasks import TaskManager
     except ImportError as error:
         raise SpecError(
             "these tasks are the lm-evaluation-harness's, which is not installed: pip install 'concord-eval[lm-eval]'"
         ) from error
-    return TaskManager(include_path=None if folder is None else str(folder), metadata={"pretrained": model})
+    path = None if folder is None else str(folder)
+    return TaskManager(include_path=path, include_defaults=defaults, metadata={"pretrained": model})
+
+
+def _registry(name: str, folder: Path | None, model: str) -> Any:
+    """The registry to load `name` from: a single task in `folder` needs the harness's own tasks no more than a file does.
+
+    A group or tag may name any of them.
+    """
+    if folder is not None:
+        own = _manager(folder, model, defaults=False)
+        entry = own.task_index.get(name)
+        if entry is not None and entry.kind.name in ("TASK", "PY_TASK"):
+            return own
+    return _manager(folder, model, defaults=True)
 
 
 def _load(entry: LmEvalTask, model: str, base: Path) -> dict[str, Any]:
     folder = None if entry.include_path is None else base / entry.include_path
     if folder is not None:
         _check_yaml(folder)
-    manager = _manager(folder, model)
+    manager = _registry(entry.lm_eval, folder, model)
     name = entry.lm_eval
     if name not in manager.all_tasks:
         file = base / name
