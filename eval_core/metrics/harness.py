@@ -48,6 +48,8 @@ def score_harness(plan: Plan, harness: Harness, scores: Scores) -> HarnessResult
         DataError: a task's documents are no longer those that were planned.
         ConcordError: a filter or metric of a task fails; names the task and the document.
     """
+    if not harness.tasks:
+        return HarnessResults(metrics={}, samples={}, block={})
     from lm_eval.evaluator_utils import EvalAcc, aggregate_groups
 
     found = EvalAcc(groups=dict(harness.groups))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
@@ -15,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from eval_core.errors import CorruptFileError, IncompleteRunError, StorageError
+from eval_core.errors import CorruptFileError, IncompleteRunError, SpecError, StorageError
 from eval_core.exact import ExactSum
 from eval_core.metrics.states import ChoiceState, merge_states
 from eval_core.plan.types import Plan
@@ -55,6 +56,26 @@ def scattered(inputs: Path, plan_in: Callable[..., Plan]) -> Plan:
     assert len(plan.items_of(-1)) > 1
     assert plan.n_shards > 10
     return plan
+
+
+# --- without the harness
+
+
+def test_tasks_of_ones_own_need_no_harness(run: Run, plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "lm_eval", None)
+    reduction = reduced(run(plan), plan)
+    assert set(reduction.metrics) == {task.name for task in plan.spec.tasks}
+    assert reduction.harness == {}
+
+
+def test_tasks_of_the_harness_name_the_extra_that_is_missing(
+    inputs: Path, plan_in: Callable[..., Plan], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in [name for name in sys.modules if name == "lm_eval" or name.startswith("lm_eval.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "lm_eval", None)
+    with pytest.raises(SpecError, match=r"pip install 'concord-eval\[lm-eval\]'"):
+        plan_in(inputs, ("tasks:", "tasks:\n  - {lm_eval: arc_easy}"))
 
 
 # --- the numbers
