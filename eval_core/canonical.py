@@ -20,6 +20,11 @@ def canonical_json(value: Any) -> bytes:
     )
 
 
+def canonical_text(value: Any) -> str:
+    """`canonical_json` as a str, which may hold lone surrogates."""
+    return canonical_json(value).decode("utf-8", "surrogatepass")
+
+
 def digest_bytes(data: bytes) -> str:
     """SHA-256 of `data`, in hexadecimal."""
     return hashlib.sha256(data).hexdigest()

@@ -177,4 +177,4 @@ def n_scored_tokens(plan: Plan, shard: str) -> int:
 def n_prompts(plan: Plan, shard: str) -> int:
     """Prompts of a shard that a text is written on from."""
     requests = plan.shard_requests(shard)
-    return int(np.count_nonzero(plan.requests.generation[requests.start : requests.stop] >= 0))
+    return int(np.count_nonzero(plan.requests.is_prompt[requests.start : requests.stop]))

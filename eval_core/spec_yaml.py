@@ -45,17 +45,26 @@ def parse_spec(text: str, source: str) -> EvalSpec:
     Raises:
         SpecError: as `load_spec`.
     """
-    try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{source}:{mark.line + 1}" if mark else source
-        raise SpecError(f"{where}: not valid YAML: {getattr(error, 'problem', None) or error}") from error
+    node = compose_yaml(text, source)
     if node is None:
         raise SpecError(f"{source}: the spec is empty; `concord spec` prints one to start from")
     spec: EvalSpec = _Reader(source).build(node, EvalSpec, "")
     check_spec(spec, source)
     return spec
+
+
+def compose_yaml(text: str, source: str) -> yaml.Node | None:
+    """The node of a YAML text, nothing in it constructed; None where it is empty.
+
+    Raises:
+        SpecError: it isn't YAML; names `source` and the line.
+    """
+    try:
+        return yaml.compose(text, Loader=yaml.SafeLoader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        where = f"{source}:{mark.line + 1}" if mark else source
+        raise SpecError(f"{where}: not valid YAML: {getattr(error, 'problem', None) or error}") from error
 
 
 class _Reader:

@@ -26,6 +26,11 @@ class Tokenizer:
     eos: int | None
     adds_bos: bool
 
+    @property
+    def first(self) -> int | None:
+        """What the first token of a text is conditioned on: BOS, or else EOS."""
+        return self.bos if self.bos is not None else self.eos
+
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
         """Token ids of each text, without special tokens of the tokenizer's own."""
         return [encoding.ids for encoding in self.fast.encode_batch_fast(texts, add_special_tokens=False)]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Iterator, Mapping
@@ -11,10 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from eval_core.canonical import canonical_json
+from eval_core.canonical import canonical_text
 from eval_core.errors import ConcordError, DataError, first_line
 from eval_core.metrics.score import Scores
 from eval_core.metrics.states import Metric
+from eval_core.metrics.uncertainty import seeded_generator
 from eval_core.plan.types import Plan
 from eval_core.spec import LmEvalTask
 from eval_core.tasks.harness.build import document_range, plain_document
@@ -65,8 +65,8 @@ def score_harness(plan: Plan, harness: Harness, scores: Scores) -> HarnessResult
             _add_task(found, entry.name, task, raw)
             metrics[entry.name] = _aggregate(plan, entry, task, raw, found)
         aggregate_groups(found)
-    for name in harness.groups:
-        metrics[name] = _group_metrics(found.metrics[name], plan, found, name)
+    for name, group in harness.groups.items():
+        metrics[name] = _group_metrics(found.metrics[name], group)
     block = found._to_eval_results()
     return HarnessResults(metrics=metrics, samples=samples, block=json.loads(json.dumps(block, default=str)))
 
@@ -85,10 +85,7 @@ def _answered(plan: Plan, number: int, entry: LmEvalTask, task: Any, scores: Sco
     answered = []
     for row, (doc_id, document) in enumerate(documents):
         example = int(first) + row
-        if (
-            canonical_json(plain_document(document)).decode("utf-8", "surrogatepass")
-            != plan.examples.documents[example]
-        ):
+        if canonical_text(plain_document(document)) != plan.examples.documents[example]:
             raise _changed(entry, f"document {doc_id} differs")
         requests = plan.items.link_request[links[row] : links[row + 1]].tolist()
         asked = [tuple(arguments) for arguments in json.loads(plan.examples.targets[example])]
@@ -254,20 +251,20 @@ def _stderr(plan: Plan, metric: str, function: Any, values: list[Any]) -> float:
 
 
 def _resampled(function: Any, values: list[Any], resamples: int, seed: int) -> Iterator[float]:
-    generator = np.random.Generator(np.random.PCG64(int.from_bytes(hashlib.sha256(b"%d" % seed).digest(), "little")))
+    generator = seeded_generator(seed)
     for _ in range(resamples):
         yield float(function([values[i] for i in generator.integers(0, len(values), len(values)).tolist()]))
 
 
-def _group_metrics(written: Mapping[str, Any], plan: Plan, found: Any, name: str) -> dict[str, Metric]:
+def _group_metrics(written: Mapping[str, Any], group: Any) -> dict[str, Metric]:
     """The numbers that the harness's own aggregation gave a group; none where it has no aggregation."""
     metrics = {}
+    members = group.get_all_tasks()
     for key, value in written.items():
         metric, comma, filter_name = key.partition(",")
         if not comma or metric.endswith("_stderr"):
             continue
         error = written.get(f"{metric}_stderr,{filter_name}")
-        members = found.groups[name].get_all_tasks()
         directions = {d for t in members if (d := t.higher_is_better().get(metric)) is not None}
         metrics[key] = Metric(
             value=float(value),

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from eval_core.exact import ExactSum
 from eval_core.metrics.states import STATE_KINDS, ChoiceState, LikelihoodState, PerplexityState, State
-from eval_core.plan.types import Int64, Plan
+from eval_core.plan.types import Int64, Plan, ranges
 
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
@@ -65,7 +65,7 @@ class Scores:
         counts = plan.requests.n_scored[requests.start : requests.stop]
         offsets = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64)
         assert offsets[-1] == len(nll)
-        prompts = requests.start + np.flatnonzero(plan.requests.generation[requests.start : requests.stop] >= 0)
+        prompts = requests.start + np.flatnonzero(plan.requests.is_prompt[requests.start : requests.stop])
         texts = dict(zip(prompts.tolist(), generated, strict=bool(generated)))
         return cls(first=requests.start, nll=nll, offsets=offsets, greedy=greedy, generated=texts)
 
@@ -109,9 +109,7 @@ def score_items(plan: Plan, items: Int64, scores: Scores) -> dict[str, State]:
 def links_of(plan: Plan, items: Int64) -> Int64:
     """int64: the links of `items`, item after item."""
     offsets = plan.items.link_offsets
-    sizes = offsets[items + 1] - offsets[items]
-    before = np.cumsum(sizes) - sizes
-    return np.repeat(offsets[items] - before, sizes) + np.arange(int(sizes.sum()))
+    return ranges(offsets[items], offsets[items + 1] - offsets[items])
 
 
 def _perplexity(plan: Plan, items: Int64, scores: Scores) -> PerplexityState:

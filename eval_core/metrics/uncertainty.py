@@ -21,6 +21,11 @@ def mean_stderr(hits: int, n: int) -> float:
     return math.sqrt(p * (1 - p) / (n - 1))
 
 
+def seeded_generator(seed: int) -> np.random.Generator:
+    """What resamples are drawn by."""
+    return np.random.Generator(np.random.PCG64(int.from_bytes(hashlib.sha256(b"%d" % seed).digest(), "little")))
+
+
 def perplexity_stderr(
     nll: Float64, tokens: Float64, words: Float64, size: Float64, *, resamples: int, seed: int
 ) -> dict[str, float]:
@@ -32,7 +37,7 @@ def perplexity_stderr(
     n = len(nll)
     if n < 2 or not np.isfinite(nll).all():
         return dict.fromkeys(PERPLEXITY_METRICS, math.nan)
-    generator = np.random.Generator(np.random.PCG64(int.from_bytes(hashlib.sha256(b"%d" % seed).digest(), "little")))
+    generator = seeded_generator(seed)
     sums = np.empty((resamples, 4))
     columns = np.stack([nll, tokens, words, size])
     for i in range(resamples):

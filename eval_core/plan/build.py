@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from eval_core.canonical import canonical_json
+from eval_core.canonical import canonical_text
 from eval_core.errors import ModelError, SpecError
 from eval_core.model_files import (
     ModelShape,
@@ -28,7 +28,7 @@ from eval_core.plan.cut import (
     remove_duplicates,
 )
 from eval_core.plan.share import arrange_groups, join_groups, shared_prefixes
-from eval_core.plan.types import ExampleTable, Int32, Int64, ItemTable, MicroBatchTable, Plan, RequestTable
+from eval_core.plan.types import ExampleTable, Int32, Int64, ItemTable, MicroBatchTable, Plan, RequestTable, ranges
 from eval_core.spec import Batch, EvalSpec, LmEvalTask, MultipleChoiceTask, PerplexityTask
 from eval_core.tasks.documents import read_documents
 from eval_core.tasks.examples import Example, Generation, RequestBuffer
@@ -119,9 +119,9 @@ class _Gathered:
         row = len(self.texts["documents"])
         for name, column in self.numbers.items():
             column.append(task if name == "task" else getattr(example, name))
-        self.texts["documents"].append(canonical_json(example.fields).decode("utf-8", "surrogatepass"))
+        self.texts["documents"].append(canonical_text(example.fields))
         self.texts["prompts"].append(example.prompt)
-        self.texts["targets"].append(canonical_json(example.targets).decode("utf-8", "surrogatepass"))
+        self.texts["targets"].append(canonical_text(example.targets))
         for position, item in enumerate(example.items):
             self.item_example.append(row)
             self.item_first.append(position == 0)
@@ -250,7 +250,7 @@ def _lay_out_alike(
     requests: RequestTable, groups: Int64, max_new: int, budget: int, batch: Batch, share: bool, max_length: int
 ) -> _Part:
     tokens, offsets = requests.tokens, requests.offsets
-    prompts = bool(requests.generation[0] >= 0)
+    prompts = bool(requests.is_prompt[0])
     order = np.arange(len(requests), dtype=np.int64)
     shared = np.zeros(len(requests), dtype=np.int32)
     if share and not prompts:
@@ -268,7 +268,7 @@ def _lay_out_alike(
         row_length[row_order], row_group[row_order], tokens=budget, multiple=batch.pad_to_multiple
     )
     widest = np.maximum(np.maximum.reduceat(row_length[row_order], first_row[:-1]), max_length)
-    place = _ranges(starts[row_order], row_size[row_order])
+    place = ranges(starts[row_order], row_size[row_order])
     return _Part(
         order=order[place],
         shared=shared[place],
@@ -282,15 +282,9 @@ def _take(table: RequestTable, rows: Int64) -> RequestTable:
     """The requests at `rows`, in that order, each in a row of its own."""
     lengths = np.diff(table.offsets)[rows]
     return RequestTable(
-        tokens=table.tokens[_ranges(table.offsets[rows], lengths)],
+        tokens=table.tokens[ranges(table.offsets[rows], lengths)],
         offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
         n_scored=table.n_scored[rows],
         generation=table.generation[rows],
         shared=np.zeros(len(rows), dtype=np.int32),
     )
-
-
-def _ranges(starts: Int64, sizes: Int64) -> Int64:
-    """start, start + 1, ... of each range, one range after the other."""
-    before = np.cumsum(sizes) - sizes
-    return np.repeat(starts - before, sizes) + np.arange(int(sizes.sum()))

@@ -46,6 +46,12 @@ class RequestTable:
     def __len__(self) -> int:
         return len(self.n_scored)
 
+    @cached_property
+    def is_prompt(self) -> npt.NDArray[np.bool_]:
+        """bool[n]: whether a text is written on from each."""
+        prompts: npt.NDArray[np.bool_] = self.generation >= 0
+        return prompts
+
 
 @dataclass(frozen=True, kw_only=True)
 class MicroBatchTable:
@@ -212,8 +218,7 @@ class Plan:
     @cached_property
     def n_scored_batches(self) -> int:
         """Micro-batches that score tokens; the others generate texts."""
-        ways = self.requests.generation[self.micro_batches.first_request[:-1]]
-        return int(np.count_nonzero(ways < 0))
+        return int(np.count_nonzero(~self.requests.is_prompt[self.micro_batches.first_request[:-1]]))
 
     def generation_of(self, batch: int) -> Generation | None:
         """How micro-batch `batch` generates texts; None: it scores tokens."""
@@ -271,6 +276,12 @@ class Plan:
         """Items whose requests all lie in main shard `shard`; -1: those that lie in several."""
         order, starts = self.items_by_home
         return order[starts[shard + 1] : starts[shard + 2]]
+
+
+def ranges(starts: Int64, sizes: Int64) -> Int64:
+    """int64: start, start + 1, ... of each range, one range after the other."""
+    before = np.cumsum(sizes) - sizes
+    return np.repeat(starts - before, sizes) + np.arange(int(sizes.sum()))
 
 
 def plain_generation(way: Generation) -> dict[str, Any]:

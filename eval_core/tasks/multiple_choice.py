@@ -52,18 +52,8 @@ def build_multiple_choice(
             requests, truncated, rejoined = [], 0, 0
             for text in texts:
                 context, target, alone = next(encoded)
-                if not context:
-                    raise DataError(
-                        f"{document.where}: the prompt is empty and this tokenizer has neither BOS nor EOS; give it a text"
-                    )
-                if not target:
-                    raise DataError(f"{document.where}: answer {text!r} has no tokens to score; give it a text")
-                if len(target) > max_length:
-                    raise DataError(
-                        f"{document.where}: answer {text[:40]!r}... has {len(target)} tokens, more than max_length {max_length}"
-                    )
-                tokens = (context + target)[-(max_length + 1) :]
-                truncated = max(truncated, len(context) + len(target) - len(tokens))
+                tokens, cut = fit_pair(document.where, "answer", text, context, target, max_length)
+                truncated = max(truncated, cut)
                 rejoined += alone
                 requests.append(
                     Request(
@@ -93,6 +83,24 @@ def join_pair(prompt: str, target: str) -> tuple[str, str]:
     return kept, prompt[len(kept) :] + target
 
 
+def fit_pair(
+    where: str, what: str, text: str, context: list[int], target: list[int], max_length: int
+) -> tuple[list[int], int]:
+    """(the tokens of a context and its target, cut on the left to what the model takes, how many were cut).
+
+    Raises:
+        DataError: there is no context or no target, or the target alone doesn't fit; names `where`, `what` the target is and its `text`.
+    """
+    if not context:
+        raise DataError(f"{where}: the prompt is empty and this tokenizer has neither BOS nor EOS; give it a text")
+    if not target:
+        raise DataError(f"{where}: {what} {text!r} has no tokens to score; give it a text")
+    if len(target) > max_length:
+        raise DataError(f"{where}: {what} {text[:40]!r}... has {len(target)} tokens, more than max_length {max_length}")
+    tokens = (context + target)[-(max_length + 1) :]
+    return tokens, len(context) + len(target) - len(tokens)
+
+
 def encode_pairs(
     pairs: list[tuple[str, str]], tokenizer: Tokenizer, prefix: int | None
 ) -> Iterator[tuple[list[int], list[int], bool]]:
@@ -106,7 +114,7 @@ def encode_pairs(
     wholes = tokenizer.encode_batch([context + target for context, target in pairs])
     unique = list(dict.fromkeys(context for context, _ in pairs))
     contexts = dict(zip(unique, tokenizer.encode_batch(unique), strict=True))
-    fallback = prefix if prefix is not None else tokenizer.bos if tokenizer.bos is not None else tokenizer.eos
+    fallback = prefix if prefix is not None else tokenizer.first
     for (context, target), whole in zip(pairs, wholes, strict=True):
         head = contexts[context]
         tail = whole[len(head) :]

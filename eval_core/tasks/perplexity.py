@@ -57,7 +57,7 @@ def first_token(task: PerplexityTask, tokenizer: Tokenizer) -> int | None:
         return None
     if task.bos == "always" and tokenizer.bos is None:
         raise ModelError(f"task '{task.name}': bos is 'always', but this tokenizer has no BOS token; say auto or never")
-    return tokenizer.bos if tokenizer.bos is not None else tokenizer.eos
+    return tokenizer.first
 
 
 def rolling_windows(sequence: list[int], window: int, stride: int) -> Iterator[Request]:

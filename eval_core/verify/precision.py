@@ -67,7 +67,7 @@ def original_texts(plan: Plan, loaded: Loaded, batch: int) -> tuple[Generated, .
     shard = shard_id("main", int(plan.main_shard_of_batch[batch]))
     start = plan.shard_requests(shard).start
     first, last = (int(i) for i in plan.micro_batches.first_request[batch : batch + 2])
-    before, until = (int(np.count_nonzero(plan.requests.generation[start:at] >= 0)) for at in (first, last))
+    before, until = (int(np.count_nonzero(plan.requests.is_prompt[start:at])) for at in (first, last))
     return loaded.files[shard].result.generated[before:until]
 
 

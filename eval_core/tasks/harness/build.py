@@ -15,7 +15,7 @@ from eval_core.spec import LmEvalTask
 from eval_core.tasks.examples import Example, Generation, Request, example_seed
 from eval_core.tasks.harness.chat import load_chat_template
 from eval_core.tasks.harness.registry import harness_quiet
-from eval_core.tasks.multiple_choice import encode_pairs, join_pair
+from eval_core.tasks.multiple_choice import encode_pairs, fit_pair, join_pair
 from eval_core.tasks.perplexity import rolling_windows
 from eval_core.tokenizer import Tokenizer
 
@@ -162,20 +162,12 @@ class _Encoder:
         joined = [join_pair(context, continuation) for context, continuation in pairs]
         encoded = encode_pairs(joined, self.tokenizer, prefix)
         for (_, text), (context, target, alone) in zip(pairs, encoded, strict=True):
-            if not context:
-                raise DataError(f"{where}: the prompt is empty and this tokenizer has neither BOS nor EOS")
-            if not target:
-                raise DataError(f"{where}: continuation {text!r} has no tokens to score")
-            if len(target) > self.max_length:
-                raise DataError(
-                    f"{where}: continuation {text[:40]!r}... has {len(target)} tokens, more than max_length {self.max_length}"
-                )
-            tokens = (context + target)[-(self.max_length + 1) :]
-            yield Request(tokens=tokens, n_scored=len(target)), len(context) + len(target) - len(tokens), alone
+            tokens, cut = fit_pair(where, "continuation", text, context, target, self.max_length)
+            yield Request(tokens=tokens, n_scored=len(target)), cut, alone
 
     def _windows(self, where: str, text: str) -> list[list[Request]]:
         (tokens,) = self.tokenizer.encode_batch([text])
-        first = self.tokenizer.bos if self.tokenizer.bos is not None else self.tokenizer.eos
+        first = self.tokenizer.first
         own = tokens[:1] == [first]
         if self.repeat_bos and self.tokenizer.adds_bos and not own and first is not None:
             tokens, own = [first, *tokens], True
@@ -193,9 +185,7 @@ class _Encoder:
                 f"{where}: max_gen_toks {way.max_new} leaves no room for a prompt in max_length {self.max_length}"
             )
         (tokens,) = self.tokenizer.encode_batch([text])
-        start = self.tokenizer.bos if self.tokenizer.adds_bos or not tokens else None
-        if start is None and not tokens:
-            start = self.tokenizer.eos
+        start = self.tokenizer.first if self.tokenizer.adds_bos or not tokens else None
         if start is not None and tokens[:1] != [start]:
             tokens = [start, *tokens]
         if not tokens:

@@ -13,10 +13,9 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from eval_core.errors import DataError, SpecError, first_line
 from eval_core.spec import EvalSpec, LmEvalTask, Task
+from eval_core.spec_yaml import compose_yaml
 
 _OUTPUT_TYPES = ("loglikelihood", "loglikelihood_rolling", "multiple_choice", "generate_until")
 
@@ -137,7 +136,7 @@ def _unloadable(entry: LmEvalTask, error: Exception) -> Exception:
         "ConnectError",
         "MaxRetryError",
     }
-    if chain & unreachable or isinstance(error, FileNotFoundError | OSError):
+    if chain & unreachable or isinstance(error, OSError):
         return DataError(
             f"task '{entry.lm_eval}': its data can't be had ({what}). Without the hub, give a local copy: HF_HOME with a cache that "
             "holds it, or a task YAML of your own (include_path) whose dataset_path is json and dataset_kwargs.data_files your file"
@@ -157,11 +156,7 @@ def _check_yaml(path: Path) -> None:
         raise SpecError(f"{path}: there is no such folder of tasks")
     for file in sorted(path.rglob("*.yaml")) if path.is_dir() else [path]:
         try:
-            yaml.compose(file.read_text(encoding="utf-8"), Loader=yaml.SafeLoader)
-        except yaml.YAMLError as error:
-            mark = getattr(error, "problem_mark", None)
-            where = f"{file}:{mark.line + 1}" if mark else str(file)
-            raise SpecError(f"{where}: not valid YAML: {getattr(error, 'problem', None) or error}") from error
+            compose_yaml(file.read_text(encoding="utf-8"), str(file))
         except (OSError, UnicodeDecodeError) as error:
             raise SpecError(f"{file}: can't be read: {error}") from error
 
