@@ -2,11 +2,15 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, islice
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+_BLOCK = 1 << 12
 
 
 def canonical_json(value: Any) -> bytes:
@@ -15,14 +19,12 @@ def canonical_json(value: Any) -> bytes:
     Raises:
         ValueError: `value` holds NaN or an infinity, which JSON can't carry.
     """
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode(
-        "utf-8", "surrogatepass"
-    )
+    return canonical_text(value).encode("utf-8", "surrogatepass")
 
 
 def canonical_text(value: Any) -> str:
     """`canonical_json` as a str, which may hold lone surrogates."""
-    return canonical_json(value).decode("utf-8", "surrogatepass")
+    return _ENCODER.encode(value)
 
 
 def digest_bytes(data: bytes) -> str:
@@ -46,19 +48,19 @@ def digest_array(array: npt.NDArray[Any]) -> str:
     return hashlib.sha256(head + b"\0" + little_endian(array)).hexdigest()
 
 
-def digest_strings(strings: list[str]) -> str:
+def digest_strings(strings: Iterable[str]) -> str:
     """SHA-256 over `strings`, each preceded by its length in UTF-8 bytes (so no two lists collide)."""
     state = hashlib.sha256()
-    for text in strings:
-        data = text.encode("utf-8", "surrogatepass")
-        state.update(len(data).to_bytes(8, "little"))
-        state.update(data)
+    rest = iter(strings)
+    while encoded := [text.encode("utf-8", "surrogatepass") for text in islice(rest, _BLOCK)]:
+        sizes = np.fromiter(map(len, encoded), dtype="<u8").view("V8").tolist()
+        state.update(b"".join(chain.from_iterable(zip(sizes, encoded, strict=True))))
     return state.hexdigest()
 
 
-def digest_columns(columns: Mapping[str, npt.NDArray[Any] | list[str]]) -> dict[str, str]:
+def digest_columns(columns: Mapping[str, npt.NDArray[Any] | Sequence[str]]) -> dict[str, str]:
     """One digest for each named column."""
     return {
-        name: digest_strings(column) if isinstance(column, list) else digest_array(column)
+        name: digest_array(column) if isinstance(column, np.ndarray) else digest_strings(column)
         for name, column in columns.items()
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated
 
@@ -28,7 +29,13 @@ RunUri = Annotated[
 Nproc = Annotated[
     int, typer.Option("--nproc", min=1, help="Processes on this machine. Any number gives the same bits.")
 ]
-
+Reuse = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--reuse",
+        help="Another run: its shards that ask the same of the same model are taken over. Can be given again.",
+    ),
+]
 
 _HARNESS = "Instead of a spec, as lm-eval"
 
@@ -43,6 +50,7 @@ def run(
         typer.Option("--run", help="The run's storage: a folder, or s3://, gs://, az://. Default: runs/NAME-DIGEST."),
     ] = None,
     nproc: Nproc = 1,
+    reuse: Reuse = None,
     model: Annotated[
         str | None,
         typer.Option(help="A model folder, or a hub name as OWNER/MODEL.", rich_help_panel=_HARNESS),
@@ -75,13 +83,32 @@ def run(
         typer.Option("--system_instruction", help="What each prompt begins with.", rich_help_panel=_HARNESS),
     ] = None,
     apply_chat_template: Annotated[
-        bool,
-        typer.Option("--apply_chat_template", help="Put prompts into the chat template.", rich_help_panel=_HARNESS),
-    ] = False,
+        str | None,
+        typer.Option(
+            "--apply_chat_template",
+            metavar="[NAME]",
+            help="Put prompts into the chat template, or into the one of this name.",
+            rich_help_panel=_HARNESS,
+        ),
+    ] = None,
     fewshot_as_multiturn: Annotated[
-        bool,
-        typer.Option("--fewshot_as_multiturn", help="Solved examples as turns.", rich_help_panel=_HARNESS),
-    ] = False,
+        str | None,
+        typer.Option(
+            "--fewshot_as_multiturn",
+            metavar="[BOOL]",
+            help="Solved examples as turns. Default: where there is a chat template.",
+            rich_help_panel=_HARNESS,
+        ),
+    ] = None,
+    gen_kwargs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--gen_kwargs",
+            metavar="KEY=VALUE,...",
+            help="How texts are generated, in place of what tasks say: until, max_gen_toks, do_sample, temperature, top_k, top_p.",
+            rich_help_panel=_HARNESS,
+        ),
+    ] = None,
     confirm_run_unsafe_code: Annotated[
         bool,
         typer.Option("--confirm_run_unsafe_code", help="Let tasks run code of the model's.", rich_help_panel=_HARNESS),
@@ -109,13 +136,14 @@ def run(
         system_instruction=system_instruction,
         apply_chat_template=apply_chat_template,
         fewshot_as_multiturn=fewshot_as_multiturn,
+        gen_kwargs=tuple(gen_kwargs or ()),
         confirm_run_unsafe_code=confirm_run_unsafe_code,
         seed=seed,
     )
     if spec is None:
-        raise typer.Exit(run_spec(spec_of_flags(flags), Path.cwd(), run, nproc))
+        raise typer.Exit(run_spec(spec_of_flags(flags), Path.cwd(), run, nproc, reuse or ()))
     flags.refuse_beside_a_spec()
-    raise typer.Exit(run_spec(load_spec(spec), spec.resolve().parent, run, nproc))
+    raise typer.Exit(run_spec(load_spec(spec), spec.resolve().parent, run, nproc, reuse or ()))
 
 
 @app.command()
@@ -136,7 +164,7 @@ def plan(spec: SpecPath, run: RunUri) -> None:
 
 
 @app.command()
-def work(run: RunUri) -> None:
+def work(run: RunUri, reuse: Reuse = None) -> None:
     """Compute what is missing. Under torchrun this is one rank; alone it does everything.
 
     torchrun reads --run as its own --run-path, so give it CONCORD_RUN: CONCORD_RUN=URI torchrun ... -m eval_core.cli work
@@ -144,7 +172,7 @@ def work(run: RunUri) -> None:
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")  # a lost store is said in one line, not in C++ frames
     from eval_core.work.worker import work as work_on
 
-    work_on(run)
+    work_on(run, reuse or ())
 
 
 @app.command()
@@ -201,6 +229,15 @@ def compare(
 
 
 @app.command()
+def tune(spec: SpecPath) -> None:
+    """Time this machine on a sample of the spec's requests, and print the lines that would make it faster. Takes minutes."""
+    from eval_core.spec_yaml import load_spec
+    from eval_core.tune import tune as tune_spec
+
+    tune_spec(load_spec(spec), spec.resolve().parent)
+
+
+@app.command()
 def spec() -> None:
     """Print every key of a spec with its default and its meaning."""
     from eval_core.spec_yaml import example_spec
@@ -223,10 +260,25 @@ def _options(
     pass
 
 
+def _spelled_out(arguments: list[str]) -> list[str]:
+    """`arguments` where some of lm-eval's flags have no value or several, as typer takes them: with one each time."""
+    spelled: list[str] = []
+    flag = ""
+    for argument, following in zip_longest(arguments, arguments[1:], fillvalue="--"):
+        if argument.startswith("-"):
+            flag = argument
+        elif flag == "--gen_kwargs" and spelled[-1] != flag:
+            spelled.append(flag)
+        spelled.append(argument)
+        if argument in ("--apply_chat_template", "--fewshot_as_multiturn") and following.startswith("-"):
+            spelled.append("true")
+    return spelled
+
+
 def main() -> None:
     """Entry point of the `concord` command: a user's mistake is one line, never a traceback."""
     try:
-        app()
+        app(_spelled_out(sys.argv[1:]))
     except ConcordError as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
         sys.exit(error.exit_code)

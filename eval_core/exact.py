@@ -13,6 +13,7 @@ partial sums stay below 2**42 and are therefore exact.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
@@ -35,6 +36,10 @@ VECTOR_LENGTH = N_LIMBS + 3
 """Length of `ExactSum.to_vector`: the limbs, then the counts of NaN, +Inf and -Inf."""
 
 _CHUNK = 1 << 15
+_SEGMENT = 1 << 11
+_ROUNDING = 1.5 * 2.0**28
+"""Added and taken away again, it rounds a float64 to a multiple of 2**-24."""
+
 _LOW_BITS = 27
 _MANTISSA_BITS = 52
 _EXPONENT_MASK = 0x7FF
@@ -52,6 +57,38 @@ def _finite_sum(values: npt.NDArray[np.float64]) -> int:
     low = np.bincount(shifts, weights=signs * (mantissas & ((1 << _LOW_BITS) - 1)))
     used = np.flatnonzero((high != 0) | (low != 0))
     return sum(((int(high[i]) << _LOW_BITS) + int(low[i])) << int(i) for i in used)
+
+
+def segment_sums(values: FloatArray, offsets: IntArray) -> npt.NDArray[np.float64]:
+    """float64[n]: the sum of each `values[offsets[i] : offsets[i + 1]]`, exact and rounded once, as by `math.fsum`.
+
+    A float32 value is cut into a multiple of 2**-24 and a rest of at most 2**-25. Where no value but zero lies outside of
+    2**-44 to 2**18, the sums of both for up to 2**11 values stay within 53 bits and are therefore exact, and their sum is
+    the one rounding. Other segments, and those of float64, go through `math.fsum`. NaN where that refuses +Inf beside -Inf.
+    """
+    sums = np.zeros(len(offsets) - 1)
+    for first in range(0, len(sums), _CHUNK):
+        bounds = offsets[first : first + _CHUNK + 1]
+        part = values[bounds[0] : bounds[-1]]
+        starts, sizes = bounds[:-1] - bounds[0], np.diff(bounds)
+        if part.dtype == np.float32:
+            full = np.flatnonzero(sizes)
+            high = (part.astype(np.float64) + _ROUNDING) - _ROUNDING
+            with np.errstate(invalid="ignore"):
+                low = part - high
+                sums[first + full] = np.add.reduceat(high, starts[full]) + np.add.reduceat(low, starts[full])
+            magnitude = np.abs(part)
+            outside = np.flatnonzero(~((magnitude == 0) | ((magnitude >= 2.0**-44) & (magnitude <= 2.0**18))))
+            wide = np.searchsorted(bounds[1:], bounds[0] + outside, side="right")
+            again = np.union1d(wide, np.flatnonzero(sizes > _SEGMENT))
+        else:
+            again = np.arange(len(sizes))
+        for i in again.tolist():
+            try:
+                sums[first + i] = math.fsum(part[starts[i] : starts[i] + sizes[i]].tolist())
+            except ValueError:  # +Inf beside -Inf
+                sums[first + i] = math.nan
+    return sums
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,10 +126,9 @@ class ExactSum:
         array = array.ravel()
         finite = np.isfinite(array)
         special = array[~finite]
-        kept = array[finite].astype(np.float64)
-        chunks = (kept[i : i + _CHUNK] for i in range(0, kept.size, _CHUNK))
+        chunks = (slice(i, i + _CHUNK) for i in range(0, array.size, _CHUNK))
         return ExactSum(
-            units=self.units + sum(map(_finite_sum, chunks)),
+            units=self.units + sum(_finite_sum(array[c][finite[c]].astype(np.float64)) for c in chunks),
             nan=self.nan + int(np.isnan(special).sum()),
             pos_inf=self.pos_inf + int((special == np.inf).sum()),
             neg_inf=self.neg_inf + int((special == -np.inf).sum()),

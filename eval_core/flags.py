@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from eval_core.errors import SpecError
-from eval_core.spec import Compute, EvalSpec, LmEvalTask
-from eval_core.spec_yaml import check_spec, one_of_dtypes
+from eval_core.spec import Compute, EvalSpec, GenKwargs, LmEvalTask
+from eval_core.spec_yaml import check_spec, one_of_dtypes, section_of_flag
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,8 +26,9 @@ class Flags:
     include_path: str | None = None
     dtype: str = "auto"
     system_instruction: str | None = None
-    apply_chat_template: bool = False
-    fewshot_as_multiturn: bool = False
+    apply_chat_template: str | None = None
+    fewshot_as_multiturn: str | None = None
+    gen_kwargs: tuple[str, ...] = ()
     confirm_run_unsafe_code: bool = False
     seed: int = 1234
 
@@ -52,6 +55,9 @@ def spec_of_flags(flags: Flags) -> EvalSpec:
     if not names:
         raise SpecError("--tasks names no task")
     samples = _samples(flags.samples, names)
+    template = flags.apply_chat_template or False
+    turns = None if flags.fewshot_as_multiturn is None else _truth(flags.fewshot_as_multiturn, "--fewshot_as_multiturn")
+    way = _gen_kwargs(flags.gen_kwargs)
     spec = EvalSpec(
         name=re.sub(r"[^A-Za-z0-9._-]+", "-", f"{Path(flags.model).name}-{Path(names[0]).stem}").strip("-._") or "run",
         model=flags.model,
@@ -65,8 +71,9 @@ def spec_of_flags(flags: Flags) -> EvalSpec:
                 limit=flags.limit,
                 samples=samples.get(name),
                 system_instruction=flags.system_instruction,
-                apply_chat_template=flags.apply_chat_template,
-                fewshot_as_multiturn=flags.fewshot_as_multiturn,
+                apply_chat_template=template == "true" or template,
+                fewshot_as_multiturn=turns,
+                gen_kwargs=way,
                 confirm_run_unsafe_code=flags.confirm_run_unsafe_code,
             )
             for name in dict.fromkeys(names)
@@ -87,3 +94,44 @@ def _samples(text: str | None, names: list[str]) -> dict[str, tuple[int, ...]]:
     if unknown := [task for task in samples if task not in names]:
         raise SpecError(f"--samples names '{unknown[0]}', which --tasks doesn't")
     return samples
+
+
+def _truth(text: str, flag: str) -> bool:
+    known = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+    if text.lower() not in known:
+        raise SpecError(f"{flag} must be true or false, not '{text}'")
+    return known[text.lower()]
+
+
+_ITEMS = re.compile(r"""(?:\[(?:"[^"]*"|'[^']*'|[^\]])*\]|"[^"]*"|'[^']*'|[^,])+""")
+"""What stands between commas that are in no list and in no quotes."""
+
+
+def _gen_kwargs(texts: tuple[str, ...]) -> GenKwargs:
+    """What `key=value,key=value` says, or JSON; a value is a Python literal, or else text."""
+    given: dict[str, Any] = {}
+    for text in texts:
+        if text.startswith("{"):
+            try:
+                given |= json.loads(text)
+            except ValueError as error:
+                raise SpecError(f"--gen_kwargs: not valid JSON: {error}") from error
+            continue
+        for item in _ITEMS.findall(text):
+            name, equals, value = item.partition("=")
+            if not equals:
+                raise SpecError(f"--gen_kwargs: expected key=value, not '{item}'")
+            given[name.strip()] = _literal(value)
+    if isinstance(given.get("until"), str):
+        given["until"] = [given["until"]]
+    way: GenKwargs = section_of_flag(given, GenKwargs, "--gen_kwargs")
+    return way
+
+
+def _literal(text: str) -> Any:
+    if text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text

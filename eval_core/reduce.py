@@ -246,7 +246,7 @@ def _document_stderr(plan: Plan, task: int, scores: Scores) -> dict[str, float]:
     items = np.flatnonzero(plan.examples.task[plan.items.example] == task)
     examples, row = np.unique(plan.items.example[items], return_inverse=True)
     requests = plan.items.link_request[plan.items.link_offsets[items]]
-    nll = np.array([-scores.log_likelihood(r) for r in requests.tolist()])
+    nll = -scores.log_likelihoods(requests)
     totals = np.bincount(row, weights=nll, minlength=len(examples)).astype(np.float64)
     tokens = np.bincount(row, weights=plan.requests.n_scored[requests], minlength=len(examples)).astype(np.float64)
     return perplexity_stderr(

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import shlex
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
-from eval_core.errors import ConcordError, SpecError, UsageError
+from eval_core.errors import ConcordError, SpecError
 from eval_core.plan.build import build_plan
 from eval_core.plan.files import load_plan, save_plan
 from eval_core.plan.types import Plan
@@ -21,7 +22,8 @@ from eval_core.spec import EvalSpec, LmEvalTask
 from eval_core.storage import Store
 from eval_core.verify.run import verify_run
 from eval_core.verify.types import Verification, load_verification
-from eval_core.work.launch import run_ranks
+from eval_core.work.launch import Ranks
+from eval_core.work.takeover import open_run
 
 _INTERRUPTED = 130
 
@@ -50,16 +52,23 @@ def describe_plan(plan: Plan, store: Store, *, new: bool, seconds: float) -> str
     )
 
 
-def run_spec(spec: EvalSpec, base: Path, uri: str | None, nproc: int) -> int:
-    """All steps. Returns the exit code: 0, or 1 where a check fails."""
-    plan, store = plan_spec(spec, base, uri)
-    return _work_and_finish(plan, store, nproc)
+def run_spec(spec: EvalSpec, base: Path, uri: str | None, nproc: int, reuse: Sequence[str]) -> int:
+    """All steps; what the runs `reuse` have is not computed again. Returns the exit code: 0, or 1 where a check fails."""
+    for other in reuse:
+        open_run(other)  # a mistake is said before the plan is made
+    with Ranks() as ranks:
+        plan, store = plan_spec(spec, base, uri)
+        done = _work(ranks, plan, store, nproc, reuse)
+    return _finish(plan, store) if done else _INTERRUPTED
 
 
 def resume_run(uri: str, nproc: int) -> int:
     """All steps after the plan, on what is missing. Returns the exit code of `run_spec`."""
-    store = Store(uri)
-    return _work_and_finish(load_plan(store), store, nproc)
+    with Ranks() as ranks:
+        store = Store(uri)
+        plan = load_plan(store)
+        done = _work(ranks, plan, store, nproc, ())
+    return _finish(plan, store) if done else _INTERRUPTED
 
 
 def reduce_step(uri: str) -> None:
@@ -142,19 +151,18 @@ def exit_code(verification: Verification) -> int:
     return 1 if verification.verdict == "failed" else 0
 
 
-def _work_and_finish(plan: Plan, store: Store, nproc: int) -> int:
+def _work(ranks: Ranks, plan: Plan, store: Store, nproc: int, reuse: Sequence[str]) -> bool:
+    """Compute what is missing. Returns whether all is done; else the user has interrupted, and knows how to go on."""
     resume = f"concord resume --run {shlex.quote(store.uri)} --nproc {nproc}"
     try:
-        run_ranks(store.uri, nproc)
+        ranks.run(store.uri, nproc, reuse, fork=plan.spec.compute.device == "cpu")
     except KeyboardInterrupt:
         say(f"\ninterrupted; what is committed is kept. Resume with:\n  {resume}")
-        return _INTERRUPTED
-    except UsageError:
-        raise
+        return False
     except ConcordError as error:
         error.args = (f"{error}. What is committed is kept; resume with: {resume}",)
         raise
-    return _finish(plan, store)
+    return True
 
 
 def _finish(plan: Plan, store: Store) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -69,8 +69,29 @@ class ShardResult:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Origin:
+    """Where a shard that was taken over lies in the run that computed it.
+
+    Attributes:
+        run: that run's URI, as it was given.
+        plan, shard, digest: of the file there: its plan's digest, its id, its result's digest.
+        states: its totals there as JSON; with them the rows here give `digest` again.
+        key: what the two shards have in common, see `reuse.reuse_key`.
+        machine: what its process said it ran on, "" where it left no record.
+    """
+
+    run: str
+    plan: str
+    shard: str
+    digest: str
+    states: Mapping[str, Any]
+    key: str
+    machine: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Provenance:
-    """Who computed a shard, where and when. Times are Unix seconds."""
+    """Who computed a shard, where and when. Times are Unix seconds. `origin`: in another run, None: in this one."""
 
     attempt: str
     rank: int
@@ -81,11 +102,20 @@ class Provenance:
     started: float
     finished: float
     tokens: int
+    origin: Origin | None = None
 
     @property
     def worker(self) -> str:
         """The process, as one string."""
         return f"{self.attempt}:{self.rank}"
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Provenance:
+        origin = Origin(**data["origin"]) if "origin" in data else None
+        return cls(**{**data, "origin": origin})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +140,7 @@ def shard_of_key(key: str) -> str:
 def encode_shard(result: ShardResult, provenance: Provenance) -> tuple[bytes, str]:
     """(the file's bytes, the result's digest)."""
     content = result.to_json()
-    origin = {name: getattr(provenance, name) for name in provenance.__dataclass_fields__}
+    origin = provenance.to_json()
     digest = digest_json(content)
     head = {
         "format": SHARD_FORMAT,
@@ -141,7 +171,7 @@ def decode_shard(data: bytes, key: str) -> ShardFile:
         return ShardFile(
             result=ShardResult.from_json(content["result"]),
             digest=content["result_digest"],
-            provenance=Provenance(**content["provenance"]),
+            provenance=Provenance.from_json(content["provenance"]),
         )
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise CorruptFileError(f"{key}: not a whole shard file") from error

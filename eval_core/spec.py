@@ -67,6 +67,18 @@ class MultipleChoiceTask:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GenKwargs:
+    """How texts are generated, in place of what the task says; none: what the task says."""
+
+    until: tuple[str, ...] | None = key("texts at whose first a text ends", None)
+    max_gen_toks: int | None = key("tokens of a text at most", None)
+    do_sample: bool | None = key("draw each token, instead of the likeliest", None)
+    temperature: float | None = key("by which logits are divided before a token is drawn", None)
+    top_k: int | None = key("draw from so many of the likeliest tokens; 0: from all", None)
+    top_p: float | None = key("draw from the likeliest tokens that together have this probability", None)
+
+
+@dataclass(frozen=True, kw_only=True)
 class LmEvalTask:
     """A task of the lm-evaluation-harness, scored by its own code; a group or tag stands for all of its tasks."""
 
@@ -80,8 +92,13 @@ class LmEvalTask:
     limit: float | None = key("the first so many documents only; below 1: this part of them", None)
     samples: tuple[int, ...] | None = key("these documents only, by their index", None)
     system_instruction: str | None = key("what stands at the beginning of each prompt", None)
-    apply_chat_template: bool = key("put the prompt into the tokenizer's chat template", False)
-    fewshot_as_multiturn: bool = key("solved examples are turns of the conversation", False)
+    apply_chat_template: bool | str = key(
+        "put the prompt into the tokenizer's chat template; where it has several, into the one of this name", False
+    )
+    fewshot_as_multiturn: bool | None = key(
+        "solved examples are turns of the conversation; none: where there is a chat template", None
+    )
+    gen_kwargs: GenKwargs = section(GenKwargs, "how texts are generated, in place of what the task says")
     repeat_bos: bool = key(
         "a rolled document that has a BOS token, by its text or its tokenizer, gets a second one, as the harness does",
         False,
@@ -103,6 +120,12 @@ TASK_TYPES: Mapping[str, type[PerplexityTask] | type[MultipleChoiceTask] | type[
 class Compute:
     """How the model is computed; each of these changed bits when it was measured."""
 
+    mode: Literal["fast", "reference"] = key(
+        "fast: requests are sorted, share rows and prefixes, and are padded; the plan fixes how, so that every number of processes "
+        "gives the same bits. reference: each request alone in a row and a micro-batch of its own, so that its result depends on "
+        "nothing but its tokens",
+        "fast",
+    )
     device: Literal["cpu", "cuda"] = key("where the model runs", "cpu")
     dtype: DType = key(
         "of weights and activations; auto: bfloat16 where most weights are stored so, else float32. Log-softmax and sums are never "
@@ -111,6 +134,11 @@ class Compute:
     )
     threads: int = key("CPU threads of a process; 1 is also what torchrun gives", 1)
     attention: Literal["sdpa", "eager"] = key("the attention implementation", "sdpa")
+    cpu_products: Literal["float32", "native"] = key(
+        "how a CPU multiplies the weights of a 16-bit model. float32: in float32, rounded once to the dtype, which is fast on any "
+        "CPU; native: by the CPU's own 16-bit units, which few have (AMX, AVX512-BF16)",
+        "float32",
+    )
     head_rows: int = key("positions of a chunk in the language-model head", 192)
 
 
@@ -120,10 +148,17 @@ class Batch:
 
     tokens: int = key("tokens of a micro-batch, padding included", 2048)
     generated_tokens: int = key(
-        "tokens of a micro-batch in which texts are generated: prompts, padding, and what they may become", 8192
+        "tokens of the texts that are generated at the same time: rows of the longest prompt and what it may become",
+        8192,
+    )
+    generated_rounds: int = key(
+        "prompts that such a row is given one after the other, about, in a micro-batch: with more, fewer steps are made for few "
+        "texts, with fewer, the ranks have more micro-batches to share",
+        4,
     )
     share_prefixes: bool = key(
-        "answers of one question share a row, in which their common prompt is computed once (where the architecture allows)",
+        "answers of one question share a row, in which their common prompt is computed once (where the architecture allows), and "
+        "so is what all prompts of a micro-batch begin with, from which texts are generated",
         True,
     )
     pad_to_multiple: int = key("a micro-batch is padded to a multiple of this", 1)
@@ -137,7 +172,11 @@ class Batch:
 class Audit:
     """Which part of the work is done twice, to be compared."""
 
-    micro_batches: int = key("micro-batches, drawn by the seed, to be replayed and computed in the reference dtype", 4)
+    micro_batches: int | None = key(
+        "micro-batches, drawn by the seed, to be replayed and computed in the reference dtype; none: an eighth of them, at "
+        "least 2 and at most 4",
+        None,
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

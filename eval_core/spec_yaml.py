@@ -53,6 +53,17 @@ def parse_spec(text: str, source: str) -> EvalSpec:
     return spec
 
 
+def section_of_flag(given: Mapping[str, Any], cls: type, flag: str) -> Any:
+    """A section of a spec from what `flag` of the command line gave.
+
+    Raises:
+        SpecError: an unknown key or a wrong type, as in a file.
+    """
+    node = compose_yaml(json.dumps(given, ensure_ascii=False, default=str), flag)
+    assert node is not None
+    return _Reader(flag, has_lines=False).build(node, cls, "")
+
+
 def compose_yaml(text: str, source: str) -> yaml.Node | None:
     """The node of a YAML text, nothing in it constructed; None where it is empty.
 
@@ -62,19 +73,26 @@ def compose_yaml(text: str, source: str) -> yaml.Node | None:
     try:
         return yaml.compose(text, Loader=yaml.SafeLoader)
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f"{source}:{mark.line + 1}" if mark else source
-        raise SpecError(f"{where}: not valid YAML: {getattr(error, 'problem', None) or error}") from error
+        raise not_yaml(error, source) from error
+
+
+def not_yaml(error: yaml.YAMLError, source: str) -> SpecError:
+    """What YAML says against `source`, with the line where it knows it."""
+    mark = getattr(error, "problem_mark", None)
+    where = f"{source}:{mark.line + 1}" if mark else source
+    return SpecError(f"{where}: not valid YAML: {getattr(error, 'problem', None) or error}")
 
 
 class _Reader:
     """Turns YAML nodes into the dataclasses of a spec; knows the file's name for its messages."""
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, *, has_lines: bool = True) -> None:
         self.source = source
+        self.has_lines = has_lines
 
     def error(self, node: yaml.Node, message: str) -> SpecError:
-        return SpecError(f"{self.source}:{node.start_mark.line + 1}: {message}")
+        line = f":{node.start_mark.line + 1}" if self.has_lines else ""
+        return SpecError(f"{self.source}{line}: {message}")
 
     def build(self, node: yaml.Node, cls: type, path: str) -> Any:
         """An instance of dataclass `cls` from a mapping node."""
@@ -111,6 +129,8 @@ class _Reader:
                 return self.task(node, path)
             if node.tag == "tag:yaml.org,2002:null":
                 return None
+            if members == [bool, str]:
+                return self.scalar(node, bool if node.tag == "tag:yaml.org,2002:bool" else str, path)
             return self.convert(node, members[0], path)
         if origin is Literal:
             allowed = [str(a) for a in get_args(hint)]
@@ -219,6 +239,7 @@ def check_spec(spec: EvalSpec, source: str) -> None:
         "compute.head_rows": spec.compute.head_rows,
         "batch.tokens": spec.batch.tokens,
         "batch.generated_tokens": spec.batch.generated_tokens,
+        "batch.generated_rounds": spec.batch.generated_rounds,
         "batch.pad_to_multiple": spec.batch.pad_to_multiple,
         "batch.shard_cost": spec.batch.shard_cost,
         "work.sync_every": spec.work.sync_every,
@@ -270,6 +291,15 @@ def _check_lm_eval(task: LmEvalTask, need: Callable[[bool, str], None]) -> None:
     )
     need(limit is None or task.samples is None, f"{where}: give 'limit' or 'samples', not both")
     need(all(i >= 0 for i in task.samples or ()), f"{where}: 'samples' are indices from 0")
+    need(
+        not task.fewshot_as_multiturn or bool(task.apply_chat_template),
+        f"{where}: 'fewshot_as_multiturn' makes turns of a conversation; give 'apply_chat_template' too",
+    )
+    way = task.gen_kwargs
+    need(way.max_gen_toks is None or way.max_gen_toks >= 1, f"{where}: 'gen_kwargs.max_gen_toks' must be 1 or more")
+    need(way.temperature is None or way.temperature >= 0, f"{where}: 'gen_kwargs.temperature' must be 0 or more")
+    need(way.top_k is None or way.top_k >= 0, f"{where}: 'gen_kwargs.top_k' must be 0 or more")
+    need(way.top_p is None or 0 < way.top_p <= 1, f"{where}: 'gen_kwargs.top_p' must be above 0 and at most 1")
 
 
 def example_spec() -> str:
@@ -279,11 +309,7 @@ def example_spec() -> str:
         if f.name == "tasks":
             lines += ["tasks:", *(line for cls in TASK_TYPES.values() for line in _task_lines(cls))]
             continue
-        hint = get_type_hints(EvalSpec)[f.name]
-        if is_dataclass(hint):
-            lines += [f"{f.name}:  # {f.metadata['doc']}", *_key_lines(hint, "  ")]  # type: ignore[arg-type]
-        else:
-            lines += _key_line(f, "")
+        lines += _key_lines_of(f, get_type_hints(EvalSpec)[f.name], "")
     return "\n".join(lines) + "\n"
 
 
@@ -293,9 +319,13 @@ def _task_lines(cls: type) -> list[str]:
 
 
 def _key_lines(cls: type, indent: str) -> list[str]:
-    return [line for f in fields(cls) if f.name != "type" for line in _key_line(f, indent)]
+    hints = get_type_hints(cls)
+    return [line for f in fields(cls) if f.name != "type" for line in _key_lines_of(f, hints[f.name], indent)]
 
 
-def _key_line(f: Field[Any], indent: str) -> list[str]:
+def _key_lines_of(f: Field[Any], hint: Any, indent: str) -> list[str]:
+    """A key with its default and its meaning; a section with its keys."""
+    if is_dataclass(hint):
+        return [f"{indent}{f.name}:  # {f.metadata['doc']}", *_key_lines(hint, indent + "  ")]  # type: ignore[arg-type]
     shown = "..." if required(f) else json.dumps(f.default)
     return [f"{indent}{f.name}: {shown}  # {f.metadata['doc']}"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +64,13 @@ class Store:
         """Write `key`, over what it held."""
         try:
             obstore.put(self._store, key, data, use_multipart=False)
+        except (BaseError, OSError) as error:
+            raise self._error("write", key, error) from error
+
+    def put_parts(self, key: str, parts: Iterator[bytes]) -> None:
+        """Write `parts`, one after the other and never all in memory, over what `key` held; it changes when all are there."""
+        try:
+            obstore.put(self._store, key, parts)
         except (BaseError, OSError) as error:
             raise self._error("write", key, error) from error
 

@@ -1,6 +1,6 @@
-"""Fetch two multiple-choice tasks of BIG-bench (Apache-2.0) from the PyPI source package `bigbench`.
+"""Fetch three multiple-choice tasks of BIG-bench (Apache-2.0) from the PyPI source package `bigbench`.
 
-Writes disambiguation_qa.jsonl and hindu_knowledge.jsonl: the question, the answers in the order of `target_scores`, and
+Writes disambiguation_qa.jsonl, hindu_knowledge.jsonl and novel_concepts.jsonl: the question, the answers in the order of `target_scores`, and
 the first of those with the highest score as the right one. The package is 358 MB and is neither built nor kept.
 """
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 PACKAGE = "bigbench==1.0.0"
-TASKS = ("disambiguation_qa", "hindu_knowledge")
+TASKS = ("disambiguation_qa", "hindu_knowledge", "novel_concepts")
 
 
 def main() -> None:
@@ -24,7 +24,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="where to write, such as .data")
     folder: Path = parser.parse_args().folder
     if all((folder / f"{task}.jsonl").is_file() for task in TASKS):
-        print(f"{folder} has both tasks already")
+        print(f"{folder} has all of them already")
         return
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:

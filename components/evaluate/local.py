@@ -10,7 +10,7 @@ from components.images import image
 from components.planned import open_planned
 from eval_core.errors import IncompleteRunError, UsageError
 from eval_core.reduce import load_shards
-from eval_core.work.launch import run_ranks
+from eval_core.work.launch import Ranks
 
 
 def evaluate_here(request: LaunchRequest) -> LaunchResult:
@@ -31,7 +31,8 @@ def evaluate_here(request: LaunchRequest) -> LaunchResult:
     shards = plan.shard_ids()
     missing = load_shards(store, plan).missing(shards)
     if missing:
-        run_ranks(request.run, request.processes_per_worker)
+        with Ranks() as ranks:
+            ranks.run(request.run, request.processes_per_worker, fork=plan.spec.compute.device == "cpu")
         if left := load_shards(store, plan).missing(shards):
             raise IncompleteRunError(
                 f"{request.run}: {len(left)} of {len(shards)} shards are still missing; run this step again"

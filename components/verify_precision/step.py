@@ -8,6 +8,7 @@ from components.planned import open_planned
 from eval_core.reduce import load_shards, reduce_run
 from eval_core.report.headline import headline
 from eval_core.report.markdown import render_checks, render_markdown
+from eval_core.report.reused import reused_of
 from eval_core.run import exit_code, say_checks
 from eval_core.say import say
 from eval_core.verify.run import verify_run
@@ -27,7 +28,9 @@ def verify_precision(*, run: str, plan_digest: str) -> Outputs:
     say(f"reduced {len(reduction.shards)} shards: {reduction.digest}")
     verification = verify_run(store, plan, loaded, reduction)
     say_checks(verification)
-    page = render_markdown(plan, reduction, verification, headline(plan, reduction, verification))
+    page = render_markdown(
+        plan, reduction, verification, headline(plan, reduction, verification), reused_of(plan, loaded)
+    )
     return Outputs(
         parameters={"verdict": verification.verdict},
         metrics={"metrics": headline_metrics(plan, reduction, verification)},

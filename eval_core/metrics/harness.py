@@ -171,7 +171,7 @@ def _failed(entry: LmEvalTask, doc_id: int | None, error: Exception) -> ConcordE
     where = "" if doc_id is None else f", document {doc_id}"
     return ConcordError(
         f"task '{entry.name}'{where}: its own scoring fails: {type(error).__name__}: {first_line(error)}. The answers are kept: mend the "
-        "task and reduce again, the model is not needed"
+        "task, then `concord rescore` scores them, without the model"
     )
 
 

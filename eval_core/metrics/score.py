@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from eval_core.exact import ExactSum
+from eval_core.exact import ExactSum, segment_sums
 from eval_core.metrics.states import STATE_KINDS, ChoiceState, LikelihoodState, PerplexityState, State
-from eval_core.plan.types import Int64, Plan, ranges
+from eval_core.plan.types import Int64, Plan, ranges, take_ranges
 
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
@@ -74,6 +74,17 @@ class Scores:
         i = request - self.first
         return self.nll[self.offsets[i] : self.offsets[i + 1]]
 
+    def tokens_of(self, requests: Int64) -> Float32 | Float64:
+        """The tokens of `requests`, one request after the other."""
+        i = requests - self.first
+        return take_ranges(self.nll, self.offsets[i], self.offsets[i + 1] - self.offsets[i])
+
+    def log_likelihoods(self, requests: Int64) -> Float64:
+        """float64[n]: `log_likelihood` of each of `requests`."""
+        i = requests - self.first
+        counts = self.offsets[i + 1] - self.offsets[i]
+        return -segment_sums(self.tokens_of(requests), np.concatenate([[0], np.cumsum(counts)]).astype(np.int64))
+
     def log_likelihood(self, request: int) -> float:
         """Of a request, in nats: the sum over its tokens, rounded once."""
         return self.total_log_likelihood([request])
@@ -113,12 +124,11 @@ def links_of(plan: Plan, items: Int64) -> Int64:
 
 
 def _perplexity(plan: Plan, items: Int64, scores: Scores) -> PerplexityState:
-    requests = plan.items.link_request[plan.items.link_offsets[items]]
-    parts = [scores.of_request(r) for r in requests.tolist()]
+    tokens = scores.tokens_of(plan.items.link_request[plan.items.link_offsets[items]])
     opening = plan.items.example[items[plan.items.first[items] == 1]]
     return PerplexityState(
-        nll=ExactSum.of(np.concatenate(parts)) if parts else ExactSum(),
-        tokens=sum(map(len, parts)),
+        nll=ExactSum.of(tokens),
+        tokens=len(tokens),
         documents=len(opening),
         words=int(plan.examples.words[opening].sum(dtype=np.int64)),
         bytes=int(plan.examples.bytes[opening].sum()),
@@ -126,11 +136,10 @@ def _perplexity(plan: Plan, items: Int64, scores: Scores) -> PerplexityState:
 
 
 def _likelihood(plan: Plan, items: Int64, scores: Scores) -> LikelihoodState:
-    requests = plan.items.link_request[links_of(plan, items)]
-    parts = [scores.of_request(r) for r in requests.tolist()]
+    tokens = scores.tokens_of(plan.items.link_request[links_of(plan, items)])
     return LikelihoodState(
-        nll=ExactSum.of(np.concatenate(parts)) if parts else ExactSum(),
-        tokens=sum(map(len, parts)),
+        nll=ExactSum.of(tokens),
+        tokens=len(tokens),
         documents=int(plan.items.first[items].sum()),
     )
 
@@ -185,8 +194,7 @@ def choose_answers(plan: Plan, items: Int64, scores: Scores) -> list[Answers]:
     for count in np.unique(counts).tolist():
         chosen = items[counts == count]
         links = table.link_offsets[chosen][:, None] + np.arange(count)
-        flat = [scores.log_likelihood(r) for r in table.link_request[links].ravel().tolist()]
-        values = np.array(flat, dtype=np.float64).reshape(links.shape)
+        values = scores.log_likelihoods(table.link_request[links].ravel()).reshape(links.shape)
         finite = np.isfinite(values).all(axis=1)
         scored = {
             "acc": values,

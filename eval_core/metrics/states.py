@@ -7,6 +7,7 @@ element-by-element sum over ranks is the merged state.
 from __future__ import annotations
 
 import decimal
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from decimal import Decimal
@@ -111,8 +112,8 @@ def perplexity_values(nll: Fraction, tokens: int, words: int, size: int) -> dict
     word_ppl = exp(nll / words), words between runs of white space;
     byte_ppl = exp(nll / bytes), bytes of UTF-8; bits_per_byte = nll / bytes / ln 2.
 
-    The exponential is taken with 60 decimal digits, so no C library's last bit shows. A denominator
-    of zero gives NaN.
+    The loss is rounded from the exact ratio; exponential and logarithm are taken with 60 decimal digits, so no C library's last bit
+    shows. A denominator of zero gives NaN.
     """
 
     def ratio(count: int) -> Decimal:
@@ -122,12 +123,20 @@ def perplexity_values(nll: Fraction, tokens: int, words: int, size: int) -> dict
         return _CONTEXT.divide(Decimal(part.numerator), Decimal(part.denominator))
 
     return {
-        "loss": float(ratio(tokens)),
+        "loss": _rounded(nll / tokens) if tokens else float("nan"),
         "token_ppl": float(_CONTEXT.exp(ratio(tokens))),
         "word_ppl": float(_CONTEXT.exp(ratio(words))),
         "byte_ppl": float(_CONTEXT.exp(ratio(size))),
         "bits_per_byte": float(_CONTEXT.divide(ratio(size), _LN2)),
     }
+
+
+def _rounded(value: Fraction) -> float:
+    """The nearest float64; infinite where `value` is too large for one."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.copysign(math.inf, value)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

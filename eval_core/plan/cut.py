@@ -27,17 +27,21 @@ class Unique:
 
 def remove_duplicates(tokens: Int32, offsets: Int64, n_scored: Int32, generation: Int32) -> Unique:
     """Identical requests (same tokens, same number scored, generated in the same way) are computed once."""
-    seen: dict[tuple[bytes, int, int], int] = {}
-    kept: list[int] = []
-    index = np.empty(len(n_scored), dtype=np.int64)
-    bounds = offsets.tolist()
-    for i, (scored, way) in enumerate(zip(n_scored.tolist(), generation.tolist(), strict=True)):
-        key = (tokens[bounds[i] : bounds[i + 1]].tobytes(), scored, way)
-        place = seen.setdefault(key, len(kept))
-        if place == len(kept):
-            kept.append(i)
-        index[i] = place
-    return Unique(kept=np.array(kept, dtype=np.int64), index=index)
+    lengths = np.diff(offsets)
+    first = np.empty(len(lengths), dtype=np.int64)
+    for members in _by_value(lengths):
+        place = offsets[members][:, None] + np.arange(lengths[members[0]])
+        rows = np.column_stack([n_scored[members], generation[members], tokens[place]])
+        _, own, same = np.unique(rows.view(f"V{rows.strides[0]}").ravel(), return_index=True, return_inverse=True)
+        first[members] = members[own[same]]
+    kept, index = np.unique(first, return_inverse=True)
+    return Unique(kept=kept, index=index.astype(np.int64))
+
+
+def _by_value(values: Int64) -> list[Int64]:
+    """For each different value the places where it stands, ascending."""
+    order = np.argsort(values, kind="stable")
+    return np.split(order, np.flatnonzero(np.diff(values[order])) + 1) if len(values) else []
 
 
 def order_by_length(lengths: Int64, groups: Int64) -> Int64:
@@ -88,6 +92,18 @@ def cut_micro_batches(lengths: Int64, groups: Int64, *, tokens: int, multiple: i
     return np.array(firsts, dtype=np.int64), np.array(padded, dtype=np.int32)
 
 
+def cut_evenly(lengths: Int64, *, tokens: int) -> Int64:
+    """Cut ordered rows into as few micro-batches as have at most `tokens` tokens on average, all of about the same size.
+
+    Returns:
+        int64[n + 1], first row of each micro-batch.
+    """
+    total = int(lengths.sum())
+    before = np.cumsum(lengths) - lengths
+    _, first = np.unique(before * -(-total // tokens) // total, return_index=True)
+    return np.append(first, len(lengths)).astype(np.int64)
+
+
 def cut_shards(
     first_request: Int64, rows: Int32, length: Int32, max_new: Int32, scored: Int64, shape: ModelShape, shard_cost: int
 ) -> MicroBatchTable:
@@ -112,12 +128,33 @@ def cut_shards(
     )
 
 
-def choose_audited(n_batches: int, wanted: int, seed: int) -> Int64:
+def join_micro_batches(tables: list[MicroBatchTable]) -> MicroBatchTable:
+    """The micro-batches of all `tables`, whose requests follow each other; none of their shards is joined with another's."""
+
+    def end_to_end(offsets: list[Int64]) -> Int64:
+        return np.concatenate([[0], np.cumsum(np.concatenate([np.diff(part) for part in offsets]))]).astype(np.int64)
+
+    return MicroBatchTable(
+        first_request=end_to_end([table.first_request for table in tables]),
+        rows=np.concatenate([table.rows for table in tables]),
+        length=np.concatenate([table.length for table in tables]),
+        cost=np.concatenate([table.cost for table in tables]),
+        first_of_shard=end_to_end([table.first_of_shard for table in tables]),
+    )
+
+
+_AUDITED_PART, _AUDITED_LEAST, _AUDITED_MOST = 8, 2, 4
+
+
+def choose_audited(n_batches: int, wanted: int | None, seed: int) -> Int64:
     """int64: a sample of `wanted` micro-batches, ascending; all where there are fewer.
 
-    One at random from each of `wanted` equal stretches, so that long and short ones are both in it. Formulas for
+    None: an eighth of them, so that a small run isn't mostly audit, but 2, without which there is no interval, and at most 4.
+    One at random from each of `wanted` equal stretches, so that large tasks, long and short requests have their part. Formulas for
     simple random samples err on the safe side with it, because neighbours are alike.
     """
+    if wanted is None:
+        wanted = min(max(n_batches // _AUDITED_PART, _AUDITED_LEAST), _AUDITED_MOST)
     draw = random.Random(f"{seed} audit")
     wanted = min(wanted, n_batches)
     edges = [i * n_batches // wanted for i in range(wanted + 1)] if wanted else [0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_type_hints
@@ -15,6 +16,7 @@ import pyarrow.parquet as pq
 
 from eval_core.errors import CorruptFileError, RunMismatchError
 from eval_core.model_files import resolve_model
+from eval_core.plan.texts import Texts, write_texts
 from eval_core.plan.types import (
     PLAN_FORMAT,
     ExampleTable,
@@ -135,9 +137,11 @@ def _load_table(store: Store, digest: str, name: str, cls: type) -> Any:
     for f in fields(cls):
         key = f"plan/{digest[:16]}/{name}.{f.name}.parquet"
         data = store.require(key, "the plan is not whole; start a new run")
+        if hints[f.name] == Sequence[str]:
+            values[f.name] = Texts(data, f"{store.uri}/{key}")
+            continue
         try:
-            column = _column_of(data)
-            values[f.name] = column.to_pylist() if hints[f.name] == list[str] else column.to_numpy()
+            values[f.name] = _column_of(data).to_numpy()
         except Exception as error:  # what Arrow raises on a damaged file is of many kinds
             raise CorruptFileError(f"{store.uri}/{key}: damaged ({error}); restore it, or start a new run") from error
     return cls(**values)
@@ -153,7 +157,8 @@ def _column_of(data: bytes) -> Any:
 
 
 def _to_parquet(values: Any) -> bytes:
-    array = pa.array(values, type=pa.large_string()) if isinstance(values, list) else pa.array(values)
+    if not isinstance(values, np.ndarray):
+        return write_texts(values)
     sink = io.BytesIO()
-    pq.write_table(pa.table({"value": array}), sink, compression="zstd")
+    pq.write_table(pa.table({"value": pa.array(values)}), sink, compression="zstd")
     return sink.getvalue()

@@ -11,7 +11,9 @@ import itertools
 
 import numpy as np
 
-from eval_core.plan.types import Int32, Int64
+from eval_core.plan.types import Int32, Int64, ranges
+
+_BLOCK = 1 << 14
 
 
 def join_groups(tokens: Int32, offsets: Int64, groups: Int64) -> Int64:
@@ -21,30 +23,24 @@ def join_groups(tokens: Int32, offsets: Int64, groups: Int64) -> Int64:
     the other's; the joined group has the lowest number of its members.
     """
     starts = np.flatnonzero(np.diff(groups, prepend=-1))
-    bounds = offsets.tolist()
-    first = [tokens[bounds[i] : bounds[i + 1] - 1] for i in starts.tolist()]
-    order = sorted(range(len(first)), key=lambda g: first[g].astype(">i4").tobytes())
-    joined = np.arange(len(first))
-    chain: list[int] = []
-    for group in order:
-        if chain and 2 * _common(first[group], first[chain[-1]]) < len(first[group]):
-            joined[chain] = min(chain)
-            chain = []
-        chain.append(group)
-    joined[chain] = min(chain)
+    inputs = np.diff(offsets)[starts] - 1
+    data, bounds = _sortable(tokens, offsets)
+    first = [data[bounds[i] : bounds[i + 1] - 4].tobytes() for i in starts.tolist()]
+    order = np.array(sorted(range(len(first)), key=first.__getitem__), dtype=np.int64)
+    common = common_prefixes(tokens, offsets, starts[order[1:]], starts[order[:-1]])
+    chains = np.concatenate([[0], np.flatnonzero(2 * common < inputs[order[1:]]) + 1])
+    joined = np.empty(len(order), dtype=np.int64)
+    joined[order] = np.repeat(np.minimum.reduceat(order, chains), np.diff(np.append(chains, len(order))))
     return np.repeat(groups[starts[joined]], np.diff(np.append(starts, len(groups))))
 
 
 def arrange_groups(tokens: Int32, offsets: Int64, groups: Int64) -> Int64:
     """int64: the requests, group by group, each group's in the order of their tokens, so that neighbours begin alike."""
-    bounds = offsets.tolist()
+    data, bounds = _sortable(tokens, offsets)
     by_group = np.argsort(groups, kind="stable")
     order: list[int] = []
     for start, stop in itertools.pairwise(np.flatnonzero(np.diff(groups[by_group], prepend=-1, append=-1)).tolist()):
-        members = by_group[start:stop].tolist()
-        order += (
-            sorted(members, key=lambda i: tokens[bounds[i] : bounds[i + 1]].tolist()) if stop - start > 1 else members
-        )
+        order += sorted(by_group[start:stop].tolist(), key=lambda i: data[bounds[i] : bounds[i + 1]].tobytes())
     return np.array(order, dtype=np.int64)
 
 
@@ -53,24 +49,35 @@ def shared_prefixes(tokens: Int32, offsets: Int64, groups: Int64, order: Int64, 
 
     It does so within a group, where that is at least half of its inputs and the row stays within `longest_row` tokens.
     """
-    bounds = offsets.tolist()
-    group = groups.tolist()
-    shared = np.zeros(len(order), dtype=np.int32)
+    inputs = np.diff(offsets)[order] - 1
+    common = np.concatenate([[0], common_prefixes(tokens, offsets, order[1:], order[:-1])])
+    common[1:][np.diff(groups[order]) != 0] = 0
+    common[2 * common < inputs] = 0
+    shared: list[int] = []
     row = 0
-    for place, request in enumerate(order.tolist()):
-        inputs = bounds[request + 1] - bounds[request] - 1
-        before = int(order[place - 1])
-        if place and group[before] == group[request]:
-            common = _common(tokens[bounds[request] :][:inputs], tokens[bounds[before] : bounds[before + 1] - 1])
-            if 2 * common >= inputs and row + inputs - common <= longest_row:
-                shared[place] = common
-                row += inputs - common
-                continue
-        row = inputs
-    return shared
+    for own, alike in zip(inputs.tolist(), common.tolist(), strict=True):
+        joins = alike > 0 and row + own - alike <= longest_row
+        shared.append(alike if joins else 0)
+        row = row + own - alike if joins else own
+    return np.array(shared, dtype=np.int32)
 
 
-def _common(one: Int32, other: Int32) -> int:
-    n = min(len(one), len(other))
-    differing = np.flatnonzero(one[:n] != other[:n])
-    return int(differing[0]) if len(differing) else n
+def common_prefixes(tokens: Int32, offsets: Int64, one: Int64, other: Int64) -> Int64:
+    """int64[n]: how many input tokens (all but the last) the requests `one` and `other` begin with in common, pair by pair."""
+    sizes = np.minimum(offsets[one + 1] - offsets[one], offsets[other + 1] - offsets[other]) - 1
+    common: Int64 = sizes.copy()
+    for first in range(0, len(one), _BLOCK):
+        block = slice(first, first + _BLOCK)
+        size = sizes[block]
+        pair = np.repeat(np.arange(len(size)), size)
+        differ = np.flatnonzero(
+            tokens[ranges(offsets[one[block]], size)] != tokens[ranges(offsets[other[block]], size)]
+        )
+        pairs, at = np.unique(pair[differ], return_index=True)
+        common[block][pairs] = differ[at] - (np.cumsum(size) - size)[pairs]
+    return common
+
+
+def _sortable(tokens: Int32, offsets: Int64) -> tuple[memoryview, list[int]]:
+    """(bytes whose slices sort as the tokens do, where each request's slice begins)."""
+    return tokens.astype(">i4").view(np.uint8).data, (4 * offsets).tolist()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from typing import Any, Literal
@@ -18,10 +18,11 @@ from eval_core.tasks.examples import Generation
 Int32 = npt.NDArray[np.int32]
 Int64 = npt.NDArray[np.int64]
 
-PLAN_FORMAT = 3
+PLAN_FORMAT = 6
+_BLOCK = 1 << 14
 
-ShardKind = Literal["main", "replay", "reference"]
-SHARD_KINDS: tuple[ShardKind, ...] = ("main", "replay", "reference")
+ShardKind = Literal["main", "replay", "alone", "reference"]
+SHARD_KINDS: tuple[ShardKind, ...] = ("main", "replay", "alone", "reference")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +60,8 @@ class MicroBatchTable:
 
     Attributes:
         first_request: int64[n + 1], where each one's requests begin.
-        rows: int32[n], how many rows each has; a row holds one request or several that begin alike.
-        length: int32[n], input tokens of a row, padding included.
+        rows: int32[n], how many rows each has; a row holds one request or several that begin alike. Prompts count as one each.
+        length: int32[n], input tokens of a row, padding included; of prompts, which are read one by one, the mean.
         cost: int64[n], FLOPs.
         first_of_shard: int64[number of shards + 1], where each shard's micro-batches begin.
     """
@@ -121,9 +122,9 @@ class ExampleTable:
     words: Int32
     bytes: Int64
     seed: Int64
-    documents: list[str]
-    prompts: list[str]
-    targets: list[str]
+    documents: Sequence[str]
+    prompts: Sequence[str]
+    targets: Sequence[str]
 
     def __len__(self) -> int:
         return len(self.task)
@@ -142,7 +143,8 @@ class Plan:
         spec: what was asked for.
         model: {"files": {name: {size, sha256}}, "vocab_size", "total_parameters", "max_length"}.
         tokenizer: digest of the tokenizer's files.
-        audited: int64, micro-batches that are replayed and, where they score tokens, computed in the reference dtype.
+        audited: int64, micro-batches that are replayed and, where they score tokens, computed in the reference dtype and, in
+            mode `fast`, in part once more with each request alone, as mode `reference` does.
         generations: the ways in which texts are generated.
         n_requested: requests before duplicates were removed.
         locations: where model and data were found; not part of the digest.
@@ -160,7 +162,7 @@ class Plan:
     n_requested: int
     locations: Mapping[str, Any]
 
-    @property
+    @cached_property
     def identity(self) -> dict[str, Any]:
         """Everything that the digest covers, columns by their own digests."""
         tables = {
@@ -203,17 +205,28 @@ class Plan:
         """Main shards."""
         return len(self.micro_batches.first_of_shard) - 1
 
+    @property
+    def n_all_shards(self) -> int:
+        """Shards, audit included."""
+        return self.n_shards + len(self.audited) + len(self.taken_apart) + len(self.referenced)
+
     def shard_ids(self) -> list[str]:
         """Every shard, audit included: `main/000000`, `replay/000012` (by micro-batch) and so on."""
         replays = [shard_id("replay", int(b)) for b in self.audited]
+        alone = [shard_id("alone", int(b)) for b in self.taken_apart]
         references = [shard_id("reference", int(b)) for b in self.referenced]
-        return [shard_id("main", i) for i in range(self.n_shards)] + replays + references
+        return [shard_id("main", i) for i in range(self.n_shards)] + replays + alone + references
 
     @cached_property
     def referenced(self) -> Int64:
         """int64: the audited micro-batches that score tokens."""
         scored = [b for b in self.audited.tolist() if self.generation_of(b) is None]
         return np.array(scored, dtype=np.int64)
+
+    @property
+    def taken_apart(self) -> Int64:
+        """int64: the audited micro-batches whose requests are computed one by one too; in mode `reference` all are already."""
+        return self.referenced if self.spec.compute.mode == "fast" else self.referenced[:0]
 
     @cached_property
     def n_scored_batches(self) -> int:
@@ -234,15 +247,31 @@ class Plan:
         return range(int(first[number]), int(first[number + 1]))
 
     def shard_requests(self, shard: str) -> range:
-        """The requests of a shard."""
+        """The requests of a shard; of an `alone` one the first of its micro-batch, which alone take no more tokens than all together."""
         batches = self.shard_batches(shard)
-        first = self.micro_batches.first_request
-        return range(int(first[batches.start]), int(first[batches.stop]))
+        first, stop = (int(self.micro_batches.first_request[b]) for b in (batches.start, batches.stop))
+        if parse_shard_id(shard)[0] != "alone":
+            return range(first, stop)
+        inputs = np.cumsum(np.diff(self.requests.offsets[first : stop + 1]) - 1)
+        fitting = int(np.searchsorted(inputs, self.micro_batches.tokens[batches.start], side="right"))
+        return range(first, first + max(1, fitting))
 
     def shard_cost(self, shard: str) -> int:
         """FLOPs of a shard (in the run's dtype)."""
         batches = self.shard_batches(shard)
         return int(self.micro_batches.cost[batches.start : batches.stop].sum())
+
+    @cached_property
+    def main_costs(self) -> Int64:
+        """int64[n shards]: FLOPs of the main shards."""
+        return np.add.reduceat(self.micro_batches.cost, self.micro_batches.first_of_shard[:-1])
+
+    @cached_property
+    def total_cost(self) -> int:
+        """FLOPs of all shards, audit included (in the run's dtype); may be more than an int64 holds."""
+        audits = np.concatenate([self.audited, self.taken_apart, self.referenced])
+        costs: list[int] = [*self.micro_batches.cost.tolist(), *self.micro_batches.cost[audits].tolist()]
+        return sum(costs)
 
     @cached_property
     def main_shard_of_batch(self) -> Int64:
@@ -282,6 +311,17 @@ def ranges(starts: Int64, sizes: Int64) -> Int64:
     """int64: start, start + 1, ... of each range, one range after the other."""
     before = np.cumsum(sizes) - sizes
     return np.repeat(starts - before, sizes) + np.arange(int(sizes.sum()))
+
+
+def take_ranges(values: npt.NDArray[Any], starts: Int64, sizes: Int64) -> npt.NDArray[Any]:
+    """The `values` of each range, one range after the other; in blocks, so that the indices stay small."""
+    taken = np.empty(int(sizes.sum()), dtype=values.dtype)
+    done = 0
+    for first in range(0, len(starts), _BLOCK):
+        indices = ranges(starts[first : first + _BLOCK], sizes[first : first + _BLOCK])
+        values.take(indices, out=taken[done : done + len(indices)], mode="clip")
+        done += len(indices)
+    return taken
 
 
 def plain_generation(way: Generation) -> dict[str, Any]:

@@ -113,7 +113,7 @@ def verdict_sentence(verification: Verification) -> str:
         return f"Failed: {len(failed)} of {plural(total, 'check')} failed ({_names(failed)}), so these numbers are not proven."
     if open_ := checks_with(verification, "undecided"):
         return f"Undecided: no check failed, but for {len(open_)} of {total} the evidence doesn't suffice ({_names(open_)})."
-    return f"Verified: all {plural(total, 'check')} passed.{_precision(verification)}"
+    return f"Verified: all {plural(total, 'check')} passed.{_precision(verification)}{_modes(verification)}"
 
 
 def print_headline(rows: Sequence[HeadlineRow], console: Console) -> None:
@@ -155,3 +155,11 @@ def _precision(verification: Verification) -> str:
         f" {verification.dtype} differs from {verification.reference_dtype} by {relative(error.estimate)} of the summed "
         f"log-likelihood ({error.confidence:.0%} interval {relative(error.low)} to {relative(error.high)})."
     )
+
+
+def _modes(verification: Verification) -> str:
+    found = (precision.largest_mode_difference for precision in verification.precision.values())
+    differences = [difference for difference in found if difference is not None]
+    if not differences:
+        return ""
+    return f" Mode fast differs from mode reference by at most {max(differences):.1e} nats in a token."

@@ -24,6 +24,8 @@ from eval_core.report.origins import attempts_of, differing, environments_of, na
 from eval_core.report.plots import plot_running_metric, plot_timeline
 from eval_core.report.records import Records
 from eval_core.report.results import task_counts
+from eval_core.report.reused import Reused, describe_reused
+from eval_core.reuse import describe_machine
 from eval_core.spec import to_plain
 from eval_core.verify.types import Status, Verification
 
@@ -40,6 +42,7 @@ class Material:
         plan, loaded, reduction, verification, records: of the run.
         samples: what to show of them; None where the rows are not all there.
         results: the content of results.json.
+        reused: what was taken over from other runs.
     """
 
     uri: str
@@ -50,6 +53,7 @@ class Material:
     records: Records
     samples: Sequence[SampleGroup] | None
     results: Mapping[str, Any]
+    reused: Sequence[Reused]
 
 
 def render_html(material: Material) -> bytes:
@@ -83,9 +87,17 @@ def render_html(material: Material) -> bytes:
         "commands": _commands(material.uri, plan.spec.name, ranks),
         "spec_yaml": spec_yaml(plan),
         "results": embed_json(material.results),
+        "reused": [describe_reused(part, plan) for part in material.reused],
+        "foreign": _foreign(material),
         "version": __version__,
     }
     return templates().get_template(TEMPLATE).render(page).encode()
+
+
+def _foreign(material: Material) -> list[str]:
+    """Machines that reused shards were computed on and no rank of this run ran on, as far as ranks left a record."""
+    here = {describe_machine(record.environment) for record in material.records.ranks} - {""}
+    return sorted({machine for part in material.reused for machine in part.machines if machine not in here})
 
 
 def spec_yaml(plan: Plan) -> str:

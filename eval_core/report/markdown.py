@@ -9,6 +9,7 @@ from eval_core import __version__
 from eval_core.plan.types import Plan
 from eval_core.reduce import Reduction
 from eval_core.report.headline import VERIFIED, HeadlineRow, checks_with, verdict_sentence
+from eval_core.report.reused import Reused, describe_reused
 from eval_core.report.text import count, number, plural, stderr, visible
 from eval_core.verify.types import Check, Verification
 
@@ -16,8 +17,14 @@ _HEADER = ("task", "n-shot", "metric", "better", "value", "± stderr", "n", "ver
 _ALIGNED = (":--", "--:", ":--", ":-:", "--:", "--:", "--:", ":--")
 
 
-def render_markdown(plan: Plan, reduction: Reduction, verification: Verification, rows: Sequence[HeadlineRow]) -> bytes:
-    """The verdict in a sentence, the headline table, and every check that did not pass. UTF-8."""
+def render_markdown(
+    plan: Plan,
+    reduction: Reduction,
+    verification: Verification,
+    rows: Sequence[HeadlineRow],
+    reused: Sequence[Reused],
+) -> bytes:
+    """The verdict in a sentence, the headline table, every check that did not pass, and what was reused. UTF-8."""
     word, _, rest = verdict_sentence(verification).partition(": ")
     lines = [f"**{word}:** {escape(rest)}", "", _row(_HEADER), _row(_ALIGNED)]
     for r in rows:
@@ -25,6 +32,8 @@ def render_markdown(plan: Plan, reduction: Reduction, verification: Verification
         lines.append(_row([*(escape(str(cell)) for cell in cells), VERIFIED[r.verified]]))
     lines += _checks("Failed checks", checks_with(verification, "failed"))
     lines += _checks("Undecided checks", checks_with(verification, "undecided"))
+    for part in reused:
+        lines += ["", f"Reused: {escape(describe_reused(part, plan))}"]
     lines += [
         "",
         f"{escape(plan.spec.name)} · {escape(plan.spec.model)} · {plan.spec.compute.dtype} on {plan.spec.compute.device} · "

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from eval_core import __version__
@@ -12,6 +12,7 @@ from eval_core.metrics.states import ChoiceState, State
 from eval_core.plan.types import Plan
 from eval_core.reduce import Loaded, Reduction
 from eval_core.report.records import AllReduceRecord, RankRecord, Records
+from eval_core.report.reused import reused_of
 from eval_core.report.text import plain
 from eval_core.shard_file import Provenance
 from eval_core.work.progress import HEADLINE
@@ -105,10 +106,11 @@ class Subtotal:
 
 
 def attempts_of(loaded: Loaded, records: Records) -> list[Attempt]:
-    """The attempts that committed a shard, in the order of their names, which is that of time."""
+    """The attempts that computed a shard for this run, in the order of their names, which is that of time."""
     by_name: dict[str, list[Provenance]] = {}
     for file in loaded.files.values():
-        by_name.setdefault(file.provenance.attempt, []).append(file.provenance)
+        if file.provenance.origin is None:
+            by_name.setdefault(file.provenance.attempt, []).append(file.provenance)
     reduced = {record.attempt: record for record in records.all_reduces}
     return [_attempt(name, by_name[name], reduced.get(name)) for name in sorted(by_name)]
 
@@ -166,6 +168,7 @@ def provenance_json(plan: Plan, loaded: Loaded, reduction: Reduction, records: R
             for host, states in sorted(reduction.hosts.items())
         },
         "unreadable": list(records.unreadable),
+        **({"reused": [asdict(part) for part in reused]} if (reused := reused_of(plan, loaded)) else {}),
     }
 
 

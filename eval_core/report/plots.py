@@ -37,6 +37,7 @@ _LINE = "#2b6cb0"
 _KINDS: Mapping[ShardKind, tuple[str, str, float]] = {
     "main": ("main shards", "#2b6cb0", 0.78),
     "replay": ("replayed for the audit", "#dd8a0f", 0.56),
+    "alone": ("request by request for the audit", "#2f855a", 0.45),
     "reference": ("reference for the audit", "#7a4fa3", 0.34),
 }
 """Kind -> (name in the legend, colour, height of the bar), so that colour is not all that tells them apart."""
@@ -140,9 +141,11 @@ def _curve(task: Task, reduction: Reduction, points: Sequence[ProgressPoint]) ->
 
 
 def plot_timeline(loaded: Loaded) -> Plot | None:
-    """When each rank computed which shards; None without shards."""
+    """When each rank computed which shards for this run; None without such."""
     by_attempt: dict[str, list[tuple[ShardKind, Provenance]]] = {}
     for shard, file in loaded.files.items():
+        if file.provenance.origin is not None:
+            continue
         by_attempt.setdefault(file.provenance.attempt, []).append((parse_shard_id(shard)[0], file.provenance))
     if not by_attempt:
         return None

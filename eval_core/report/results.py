@@ -1,13 +1,14 @@
 """results.json: the layout of lm-evaluation-harness 0.4.13, so that its readers read it, and a block of our own.
 
 Nothing in it depends on times, hosts, ranks or the number of processes: two runs whose numbers are equal to the
-bit have equal files, byte for byte. What does depend on them stands in provenance.json.
+bit have equal files, byte for byte. What does depend on them stands in provenance.json. Where shards were taken over from other
+runs, a block says how much and from where.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,9 @@ from eval_core.metrics.states import ChoiceState, Metric
 from eval_core.plan.types import Plan
 from eval_core.reduce import Reduction
 from eval_core.report.headline import n_shot
+from eval_core.report.reused import Reused, reused_json
 from eval_core.report.text import json_float, plain
-from eval_core.spec import LmEvalTask, MultipleChoiceTask, PerplexityTask, to_plain
+from eval_core.spec import GenKwargs, LmEvalTask, MultipleChoiceTask, PerplexityTask, to_plain
 from eval_core.verify.types import Verification
 
 RESULTS_FORMAT = 1
@@ -32,7 +34,9 @@ _NO_STDERR = "N/A"
 """How the harness writes a standard error that doesn't exist."""
 
 
-def results_json(plan: Plan, reduction: Reduction, verification: Verification) -> dict[str, Any]:
+def results_json(
+    plan: Plan, reduction: Reduction, verification: Verification, reused: Sequence[Reused] = ()
+) -> dict[str, Any]:
     """The content of results.json, JSON-able (NaN and infinities as text)."""
     tasks = plan.spec.tasks
     counts = {task.name: task_counts(plan, number, reduction) for number, task in enumerate(tasks)}
@@ -63,6 +67,7 @@ def results_json(plan: Plan, reduction: Reduction, verification: Verification) -
                 "computed": len(plan.requests),
                 "duplicates_removed": plan.n_requested - len(plan.requests),
             },
+            **reused_json(reused),
             "tasks": {
                 task.name: {
                     "metrics": {name: _exact(m) for name, m in reduction.metrics[task.name].items()},
@@ -207,12 +212,17 @@ def _run_config(plan: Plan) -> dict[str, Any]:
         "use_cache": None,
         "limit": limits.pop() if len(limits) == 1 else None,
         "bootstrap_iters": spec.report.bootstrap,
-        "gen_kwargs": None,
+        "gen_kwargs": _gen_kwargs(spec.tasks),
         "random_seed": spec.seed,
         "numpy_seed": spec.seed,
         "torch_seed": spec.seed,
         "fewshot_seed": spec.seed,
     }
+
+
+def _gen_kwargs(tasks: tuple[Any, ...]) -> dict[str, Any] | None:
+    way = _said_by_all(tasks, "gen_kwargs", GenKwargs())
+    return {name: value for name, value in to_plain(way).items() if value is not None} or None
 
 
 def _original(task: PerplexityTask | MultipleChoiceTask, examples: int) -> int | None:
@@ -223,9 +233,7 @@ def _original(task: PerplexityTask | MultipleChoiceTask, examples: int) -> int |
 def _task_hash(plan: Plan, number: int) -> str:
     rows = task_rows(plan, number)
     table = plan.examples
-    return digest_strings(
-        [text for column in (table.documents, table.prompts, table.targets) for text in column[rows.start : rows.stop]]
-    )
+    return digest_strings(column[row] for column in (table.documents, table.prompts, table.targets) for row in rows)
 
 
 def _exact(metric: Metric) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from eval_core.exact import segment_sums
 from eval_core.metrics.score import Scores, choose_answers
 from eval_core.metrics.states import CHOICE_METRICS
 from eval_core.plan.types import Int64, Plan
@@ -17,6 +18,8 @@ from eval_core.report.results import task_rows
 from eval_core.report.text import encode_json, json_float
 
 Float64 = npt.NDArray[np.float64]
+
+_ENCODER = json.JSONEncoder(allow_nan=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,7 +128,7 @@ def sample_lines(plan: Plan, scored: DocumentScores | ChoiceScores) -> Iterator[
             "seed": int(table.seed[row]),
         }
         texts = (table.documents[row], encode_json(table.prompts[row]).decode(), table.targets[row])
-        values = encode_json(fields | shared).decode()
+        values = _ENCODER.encode(fields | shared)
         line = f'{{"index": {index}, "doc": {texts[0]}, "prompt": {texts[1]}, "targets": {texts[2]}, {values[1:]}\n'
         try:
             yield line.encode()
@@ -144,10 +147,8 @@ def _documents(plan: Plan, scores: Scores, number: int) -> DocumentScores:
     requests = plan.items.link_request[plan.items.link_offsets[items]]
     row = plan.items.example[items] - rows.start
     tokens = np.bincount(row, weights=plan.requests.n_scored[requests], minlength=len(rows)).astype(np.int64)
-    edges = np.searchsorted(row, np.arange(len(rows) + 1)).tolist()
-    listed = requests.tolist()
-    totals = [scores.total_log_likelihood(listed[edges[i] : edges[i + 1]]) for i in range(len(rows))]
-    return DocumentScores(rows=rows, log_likelihood=np.array(totals, dtype=np.float64), tokens=tokens)
+    offsets = np.concatenate([[0], np.cumsum(tokens)]).astype(np.int64)
+    return DocumentScores(rows=rows, log_likelihood=-segment_sums(scores.tokens_of(requests), offsets), tokens=tokens)
 
 
 def _requests(plan: Plan, scores: Scores, number: int) -> RequestScores:
@@ -159,7 +160,7 @@ def _requests(plan: Plan, scores: Scores, number: int) -> RequestScores:
     return RequestScores(
         rows=rows,
         offsets=offsets,
-        log_likelihoods=np.array([scores.log_likelihood(r) for r in requests.tolist()], dtype=np.float64),
+        log_likelihoods=scores.log_likelihoods(requests),
         texts=[scores.generated[r].text if r in scores.generated else None for r in requests.tolist()],
         tokens=np.maximum.reduceat(np.diff(plan.requests.offsets)[requests], offsets[:-1]),
     )

@@ -16,6 +16,7 @@ _REPLACEMENT = "\ufffd"
 _UNSAFE = re.compile("[\ud800-\udfff\u202d\u202e]")
 """Lone surrogates, which UTF-8 can't carry, and the two marks that turn the direction of all that follows."""
 
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 _NO_NUMBER = "\N{EN DASH}"
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
@@ -108,6 +109,8 @@ def plain(value: Any) -> Any:
 def encode_json(value: Any, indent: int | None = None) -> bytes:
     """Valid JSON in valid UTF-8; characters that UTF-8 can't carry (lone surrogates) are escaped."""
     try:
+        if indent is None:
+            return _ENCODER.encode(plain(value)).encode()
         return json.dumps(plain(value), indent=indent, ensure_ascii=False, allow_nan=False).encode()
     except UnicodeEncodeError:
         return json.dumps(plain(value), indent=indent, allow_nan=False).encode()

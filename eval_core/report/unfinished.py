@@ -18,6 +18,7 @@ TEMPLATE = "unfinished.html.j2"
 _MEANINGS: dict[ShardKind, str] = {
     "main": "every example, once",
     "replay": "audited again in the run's dtype, by another process",
+    "alone": "audited again with each request alone, as mode reference computes",
     "reference": "audited again in the reference dtype",
 }
 

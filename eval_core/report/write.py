@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 
 from eval_core.errors import ConcordError
 from eval_core.plan.types import Plan, shard_id
@@ -14,6 +15,7 @@ from eval_core.report.markdown import render_markdown
 from eval_core.report.origins import provenance_json
 from eval_core.report.records import read_records
 from eval_core.report.results import results_json
+from eval_core.report.reused import reused_of
 from eval_core.report.samples import RequestScores, TaskScores, sample_lines, score_examples
 from eval_core.report.text import encode_json
 from eval_core.storage import Store
@@ -23,6 +25,7 @@ RESULTS_KEY = "results.json"
 PROVENANCE_KEY = "provenance.json"
 MARKDOWN_KEY = "report.md"
 HTML_KEY = "report.html"
+_LINES = 1 << 12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,13 +62,14 @@ def write_report(
     complete = not loaded.missing(shard_id("main", i) for i in range(plan.n_shards))
     scored = score_examples(plan, gather_scores(plan, loaded)) if complete else None
     records = read_records(store)
-    results = results_json(plan, reduction, verification)
+    reused = reused_of(plan, loaded)
+    results = results_json(plan, reduction, verification, reused)
 
     samples = tuple(_write_samples(store, plan, task) for task in scored or ())
     store.put(PROVENANCE_KEY, encode_json(provenance_json(plan, loaded, reduction, records), indent=1) + b"\n")
     store.put(RESULTS_KEY, encode_json(results, indent=2) + b"\n")
     rows = headline(plan, reduction, verification)
-    store.put(MARKDOWN_KEY, render_markdown(plan, reduction, verification, rows))
+    store.put(MARKDOWN_KEY, render_markdown(plan, reduction, verification, rows, reused))
     material = Material(
         uri=store.uri,
         plan=plan,
@@ -75,6 +79,7 @@ def write_report(
         records=records,
         samples=None if scored is None else choose_extremes(plan, scored),
         results=results,
+        reused=reused,
     )
     store.put(HTML_KEY, render_html(material))
     return ReportPaths(
@@ -87,8 +92,6 @@ def _write_samples(store: Store, plan: Plan, scored: TaskScores) -> str:
     key = sample_key(task.name)
     if isinstance(scored, RequestScores):  # the reduction wrote them, where the harness's code was at hand
         return key
-    data = bytearray()
-    for line in sample_lines(plan, scored):
-        data += line
-    store.put(key, bytes(data))
+    lines = sample_lines(plan, scored)
+    store.put_parts(key, iter(lambda: b"".join(islice(lines, _LINES)), b""))
     return key

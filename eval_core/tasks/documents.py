@@ -40,19 +40,26 @@ class Document:
 
 
 def read_documents(path: Path, limit: int | None) -> list[Document]:
-    """The first `limit` (None: all) documents of a JSONL file; blank lines don't count.
+    """The documents of `stream_documents`, all at once."""
+    return list(stream_documents(path, limit))
+
+
+def stream_documents(path: Path, limit: int | None) -> Iterator[Document]:
+    """The first `limit` (None: all) documents of a JSONL file, read as they are asked for; blank lines don't count.
 
     Raises:
         DataError: the file is missing, unreadable or empty, or a line is no JSON object.
     """
+    empty = True
     try:
         with path.open(encoding="utf-8") as stream:
-            documents = list(islice(_parse(path, stream), limit))
+            for document in islice(_parse(path, stream), limit):
+                empty = False
+                yield document
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: can't be read: {getattr(error, 'strerror', None) or error}") from error
-    if not documents:
+    if empty:
         raise DataError(f"{path}: no examples in this file")
-    return documents
 
 
 def _parse(path: Path, lines: Iterator[str]) -> Iterator[Document]:

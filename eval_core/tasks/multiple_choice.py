@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from typing import Any
 
@@ -20,7 +20,7 @@ _CHUNK = 1024
 
 def build_multiple_choice(
     task: MultipleChoiceTask,
-    documents: list[Document],
+    documents: Iterable[Document],
     pool: list[Document],
     tokenizer: Tokenizer,
     max_length: int,
@@ -109,15 +109,22 @@ def encode_pairs(
     As the lm-evaluation-harness: context + target is encoded as one text and cut at the length of the
     encoded context, so a token that spans the join counts to the context. Where that leaves no
     token for the target (there the harness stops with an assertion), the target is encoded by itself.
-    An empty context becomes `prefix`, or else BOS or EOS.
+    An empty context becomes `prefix`, or else BOS or EOS. Where the tokenizer splits the text at the join anyway, both
+    sides are encoded apart, which gives the same ids.
     """
-    wholes = tokenizer.encode_batch([context + target for context, target in pairs])
-    unique = list(dict.fromkeys(context for context, _ in pairs))
-    contexts = dict(zip(unique, tokenizer.encode_batch(unique), strict=True))
+    apart = [
+        tokenizer.splits_before_space and target[:1] == " " and not context[-1:].isspace() for context, target in pairs
+    ]
+    needed = dict.fromkeys(context for context, _ in pairs)
+    needed |= dict.fromkeys(
+        target if split else context + target for (context, target), split in zip(pairs, apart, strict=True)
+    )
+    texts = list(needed)
+    ids = dict(zip(texts, tokenizer.encode_batch(texts), strict=True))
     fallback = prefix if prefix is not None else tokenizer.first
-    for (context, target), whole in zip(pairs, wholes, strict=True):
-        head = contexts[context]
-        tail = whole[len(head) :]
+    for (context, target), split in zip(pairs, apart, strict=True):
+        head = ids[context]
+        tail = ids[target] if split else ids[context + target][len(head) :]
         alone = not tail and bool(target)
         if alone:
             tail = tokenizer.encode_batch([target])[0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 
 from eval_core.errors import DataError, ModelError
@@ -16,7 +16,7 @@ _CHUNK = 256
 
 
 def build_perplexity(
-    task: PerplexityTask, documents: list[Document], tokenizer: Tokenizer, max_length: int, seed: int
+    task: PerplexityTask, documents: Iterable[Document], tokenizer: Tokenizer, max_length: int, seed: int
 ) -> Iterator[Example]:
     """The examples of `task`, in the documents' order.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -13,10 +14,12 @@ from eval_core.metrics.score import Scores, links_of, score_items
 from eval_core.metrics.states import ChoiceState, State, merge_states, states_from_json
 from eval_core.plan.types import Plan, shard_id
 from eval_core.reduce import Loaded, Reduction
+from eval_core.reuse import came_from, reuse_key
 from eval_core.verify.precision import Audited, original_texts, original_tokens
 from eval_core.verify.types import Check, Interval, Status, TaskPrecision
 
 _SHOWN = 10
+_BLOCK = 1 << 14
 
 
 def check_coverage(plan: Plan, loaded: Loaded, reduction: Reduction) -> Check:
@@ -86,9 +89,9 @@ def check_exactness(plan: Plan, scores: Scores | None, reduction: Reduction) -> 
         if isinstance(state, ChoiceState) or state.nll.nonfinite:
             continue
         items = np.flatnonzero(plan.examples.task[plan.items.example] == number)[::-1]
-        requests = plan.items.link_request[links_of(plan, items)].tolist()
-        tokens = np.concatenate([scores.of_request(r) for r in requests]).astype(np.float64)
-        if math.fsum(tokens.tolist()) != state.nll.value():
+        requests = plan.items.link_request[links_of(plan, items)]
+        blocks = (scores.tokens_of(requests[i : i + _BLOCK]).tolist() for i in range(0, len(requests), _BLOCK))
+        if math.fsum(chain.from_iterable(blocks)) != state.nll.value():
             wrong.append(f"{task.name} (fsum)")
     return Check(
         name="exactness",
@@ -194,8 +197,9 @@ def check_replay(plan: Plan, loaded: Loaded) -> Check:
         else:
             n = int((replay.result.nll != original).sum())
             of = f"{n} of {len(original)} tokens" if len(original) else "texts"
+            reused = f" (reused from {author.origin.run})" if author.origin else ""
             wrong.append(
-                f"micro-batch {batch}: {of} differ between {author.worker} on {author.host} "
+                f"micro-batch {batch}: {of} differ between {author.worker} on {author.host}{reused} "
                 f"and {replay.provenance.worker} on {replay.provenance.host}"
             )
     found = f"{same} equal ({elsewhere} of the replays by another process), {len(wrong)} differ, {absent} missing"
@@ -207,6 +211,35 @@ def check_replay(plan: Plan, loaded: Loaded) -> Check:
         status=_status(not wrong),
         expected=expected,
         found=found,
+        details=_some(wrong),
+    )
+
+
+def check_reuse(plan: Plan, loaded: Loaded) -> Check | None:
+    """What was taken over from other runs is the same work, and holds the rows that were committed there; None where nothing was.
+
+    Whether the machine here would compute these bits, only a replay tells.
+    """
+    taken = {shard: file for shard, file in loaded.files.items() if file.provenance.origin is not None}
+    if not taken:
+        return None
+    wrong = []
+    for shard, file in taken.items():
+        origin = file.provenance.origin
+        assert origin is not None
+        if not shard.startswith("main/") or origin.key != reuse_key(plan, shard):
+            wrong.append(f"{shard}: {origin.shard} of {origin.run} is other work")
+        elif not came_from(file.result, origin):
+            wrong.append(f"{shard}: its rows are not those of {origin.shard} of {origin.run}")
+    originals = [shard_id("main", int(plan.main_shard_of_batch[b])) for b in plan.audited.tolist()]
+    replays = [shard_id("replay", b) for b in plan.audited.tolist()]
+    replayed = sum(o in taken and r in loaded.files for o, r in zip(originals, replays, strict=True))
+    return Check(
+        name="reuse",
+        question="Is what was taken over from other runs the same work, and did a replay here meet some of it?",
+        status="undecided" if not wrong and not replayed else _status(not wrong),
+        expected=f"{len(taken)} shards with the key and the rows of their origin, 1 or more of their micro-batches replayed",
+        found=f"{len(taken) - len(wrong)} with key and rows, {replayed} micro-batches replayed",
         details=_some(wrong),
     )
 

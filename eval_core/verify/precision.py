@@ -1,4 +1,4 @@
-"""How far the run's dtype is from the reference, on the audited micro-batches."""
+"""How far the run's dtype is from the reference, and its mode from the other, on the audited micro-batches."""
 
 from __future__ import annotations
 
@@ -18,24 +18,25 @@ from eval_core.verify.types import Flip, Interval, TaskPrecision
 
 @dataclass(frozen=True, kw_only=True)
 class Audited:
-    """What was computed twice.
+    """What was computed more than once.
 
     Attributes:
         batches: int64, audited micro-batches whose original and reference are both there.
-        run, reference: scores of all requests; NaN outside of these micro-batches.
+        run, reference: scores of all requests; 0 outside of these micro-batches, memory that is never touched.
+        alone: those of requests that were computed one by one; within these micro-batches NaN where they weren't.
     """
 
     batches: Int64
     run: Scores
     reference: Scores
+    alone: Scores
 
 
 def gather_audited(plan: Plan, loaded: Loaded) -> Audited:
-    """Line up the references with their originals."""
+    """Line up the references, and the requests that were computed alone, with their originals."""
     requests = range(len(plan.requests))
     n_tokens = int(plan.requests.n_scored.sum(dtype=np.int64))
-    run = Scores.of(plan, requests, np.full(n_tokens, np.nan))
-    reference = Scores.of(plan, requests, np.full(n_tokens, np.nan))
+    run, reference, alone = (Scores.of(plan, requests, np.zeros(n_tokens)) for _ in range(3))
     batches = []
     for batch in plan.audited.tolist():
         file = loaded.files.get(shard_id("reference", batch))
@@ -46,7 +47,11 @@ def gather_audited(plan: Plan, loaded: Loaded) -> Audited:
         where = _tokens_of_batch(plan, run, batch)
         run.nll[where] = original
         reference.nll[where] = file.result.nll
-    return Audited(batches=np.array(batches, dtype=np.int64), run=run, reference=reference)
+        alone.nll[where] = np.nan
+        if apart := loaded.files.get(shard_id("alone", batch)):
+            taken = plan.shard_requests(shard_id("alone", batch))
+            alone.nll[alone.offsets[taken.start] : alone.offsets[taken.stop]] = apart.result.nll
+    return Audited(batches=np.array(batches, dtype=np.int64), run=run, reference=reference, alone=alone)
 
 
 def original_tokens(plan: Plan, loaded: Loaded, batch: int) -> Float64 | None:
@@ -100,10 +105,12 @@ def task_precision(plan: Plan, audited: Audited) -> dict[str, TaskPrecision]:
 def _of_task(plan: Plan, audited: Audited, requests: Int64, batches: Int64, items: Int64) -> TaskPrecision:
     confidence = plan.spec.precision.confidence
     largest, tokens = 0.0, 0
+    between_modes: list[float] = []
     sums: dict[int, tuple[float, float]] = {}
     for request, batch in zip(requests.tolist(), batches.tolist(), strict=True):
         run, reference = audited.run.of_request(request), audited.reference.of_request(request)
         largest = max(largest, float(np.abs(run - reference).max()))
+        between_modes.append(float(np.abs(run - audited.alone.of_request(request)).max()))
         tokens += len(run)
         before = sums.get(batch, (0.0, 0.0))
         sums[batch] = (before[0] + math.fsum(run.tolist()), before[1] + math.fsum(reference.tolist()))
@@ -117,6 +124,7 @@ def _of_task(plan: Plan, audited: Audited, requests: Int64, batches: Int64, item
         examples=len(items),
         relative_error=error,
         largest_token_error=largest,
+        largest_mode_difference=max((d for d in between_modes if not math.isnan(d)), default=None),
         flip_rate={metric: proportion(n, len(items), confidence) for metric, n in flips.items()},
         flipped=tuple(flipped),
     )

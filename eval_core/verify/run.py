@@ -18,6 +18,7 @@ from eval_core.verify.checks import (
     check_log_likelihood,
     check_plan,
     check_replay,
+    check_reuse,
     check_shard_states,
     read_records,
 )
@@ -43,6 +44,7 @@ def verify_run(store: Store, plan: Plan, loaded: Loaded, reduction: Reduction) -
         check_all_reduce(plan, _read(store, all_reduces), shard_states),
         check_determinism(_read(store, store.list("violations"))),
         check_replay(plan, loaded),
+        check_reuse(plan, loaded),
         check_finite(plan, scores),
         check_log_likelihood(plan, audited, overall),
         check_answers(plan, precision),

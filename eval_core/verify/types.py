@@ -14,7 +14,7 @@ from eval_core.storage import Store
 Status = Literal["passed", "failed", "undecided"]
 
 VERIFICATION_KEY = "verification.json"
-VERIFICATION_FORMAT = 1
+VERIFICATION_FORMAT = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,6 +75,8 @@ class TaskPrecision:
         relative_error: of the summed log-likelihood against the reference, with its interval; None where
             the audit has no token of the task.
         largest_token_error: largest absolute difference of one token, in nats.
+        largest_mode_difference: the same between mode `fast`, in which the run was computed, and mode `reference`, in the
+            run's dtype; None in mode `reference`, or where the audit has it for no token of the task.
         flips: metric -> flipped answers; flip_rate: metric -> interval of their proportion.
         flipped: each of them.
     """
@@ -83,6 +85,7 @@ class TaskPrecision:
     examples: int
     relative_error: Interval | None
     largest_token_error: float
+    largest_mode_difference: float | None
     flip_rate: Mapping[str, Interval]
     flipped: tuple[Flip, ...]
 
@@ -175,11 +178,13 @@ def _interval(data: Mapping[str, Any] | None) -> Interval | None:
 
 def _task_precision(data: Mapping[str, Any]) -> TaskPrecision:
     rates = {metric: _interval(value) for metric, value in data["flip_rate"].items()}
+    difference = data["largest_mode_difference"]
     return TaskPrecision(
         tokens=data["tokens"],
         examples=data["examples"],
         relative_error=_interval(data["relative_error"]),
         largest_token_error=float(data["largest_token_error"]),
+        largest_mode_difference=None if difference is None else float(difference),
         flip_rate={metric: rate for metric, rate in rates.items() if rate is not None},
         flipped=tuple(Flip(**{**flip, "margin": float(flip["margin"])}) for flip in data["flipped"]),
     )

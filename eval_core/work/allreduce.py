@@ -6,9 +6,11 @@ the result of the run is taken from the files.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -74,40 +76,41 @@ def all_reduce(
     Groups are made directly over `store`, one for each level, so that no group spans all ranks: a
     flat gloo group costs O(n^2) connections.
     """
+    join = partial(_join, rank=rank, store=store, timeout=timedelta(seconds=timeout))
     total = torch.from_numpy(np.ascontiguousarray(vector)).clone()
-    total = _sum(total, levels.node, levels.backend_node, f"node{levels.node[0]}", rank, store, device, timeout)
-    if rank == levels.node[0]:
-        total = _sum(total, levels.leaders, levels.backend_leaders, "leaders", rank, store, device, timeout)
-    else:
-        total.zero_()
-    total = _sum(total, levels.node, levels.backend_node, f"back{levels.node[0]}", rank, store, device, timeout)
+    with join(levels.node, levels.backend_node, f"node{levels.node[0]}") as node:
+        total = _sum(total, node, device)
+        if rank == levels.node[0]:
+            with join(levels.leaders, levels.backend_leaders, "leaders") as leaders:
+                total = _sum(total, leaders, device)
+        else:
+            total.zero_()
+        total = _sum(total, node, device)
     result: IntArray = total.numpy()
     return result
 
 
-def _sum(
-    value: torch.Tensor,
-    ranks: list[int],
-    backend: str,
-    name: str,
-    rank: int,
-    store: Any,
-    device: torch.device,
-    timeout: float,
-) -> torch.Tensor:
+@contextmanager
+def _join(ranks: list[int], backend: str, name: str, *, rank: int, store: Any, timeout: timedelta) -> Iterator[Any]:
+    """A group of `ranks` for as long as it is needed; None where this rank is alone."""
     if len(ranks) == 1:
-        return value
+        yield None
+        return
     own, size = ranks.index(rank), len(ranks)
-    prefixed, patience = PrefixStore(name, store), timedelta(seconds=timeout)
+    prefixed = PrefixStore(name, store)
     if backend == "nccl":
         options = dist.ProcessGroupNCCL.Options()
-        options._timeout = patience
+        options._timeout = timeout
         group: Any = dist.ProcessGroupNCCL(prefixed, own, size, options)
-        moved = value.to(device)
     else:
-        group = dist.ProcessGroupGloo(prefixed, own, size, patience)
-        moved = value
-    group.allreduce([moved]).wait()
-    summed = moved.cpu()
+        group = dist.ProcessGroupGloo(prefixed, own, size, timeout)
+    yield group
     group.shutdown()
-    return summed
+
+
+def _sum(value: torch.Tensor, group: Any, device: torch.device) -> torch.Tensor:
+    if group is None:
+        return value
+    moved = value.to(device) if group.name() == "nccl" else value
+    group.allreduce([moved]).wait()
+    return moved.cpu()

@@ -21,6 +21,8 @@ from eval_core.errors import CalledOffError, UsageError, WorkerError
 from eval_core.work.place import Place
 
 _POLL = 0.05
+_LOOKS = 2000.0
+"""A second, that all waiting ranks together take at the store."""
 _READING_TIME = 1.0
 _ABORT = "abort"
 
@@ -46,7 +48,11 @@ class Board:
         self.place = place
         self.stall_timeout = stall_timeout
         self._beats = 0
+        self._others_pause = max(_POLL, place.world_size / _LOOKS)
+        self._pause = _POLL if place.rank == 0 else self._others_pause
         if place.rank == 0:
+            self.lay_out("beat", 0)
+            self.lay_out("met", None)
             attempt = time.strftime("%Y%m%dT%H%M%S", time.gmtime()) + "-" + uuid.uuid4().hex[:8]
             self._set("attempt", attempt)
         self.attempt: str = self._get("attempt")
@@ -54,6 +60,15 @@ class Board:
     def publish(self, name: str, value: Any) -> None:
         """Set `name` to a JSON value, for everyone."""
         self._set(name, value)
+
+    def lay_out(self, name: str, value: Any) -> None:
+        """Set `name/RANK` of all ranks to `value`, before they do, so that `read_all` finds each."""
+        keys = [f"{name}/{rank}" for rank in range(self.place.world_size)]
+        if self.store.has_extended_api():
+            self.store.multi_set(keys, [json.dumps(value)] * len(keys))
+        else:
+            for key in keys:
+                self._set(key, value)
 
     def read(self, name: str) -> Any:
         """The value of `name`; waits until someone publishes it.
@@ -65,9 +80,8 @@ class Board:
         return self._get(name)
 
     def read_all(self, name: str) -> list[Any]:
-        """The values of `name/RANK` of all ranks; each must have been published."""
-        keys = [f"{name}/{rank}" for rank in range(self.place.world_size)]
-        return [json.loads(value) for value in self._multi_get(keys)]
+        """The values of `name/RANK` of all ranks; each must have been laid out."""
+        return self._multi_get([f"{name}/{rank}" for rank in range(self.place.world_size)])
 
     def ticket(self) -> int:
         """The next number, from 0; each is given once.
@@ -77,6 +91,22 @@ class Board:
         """
         self._stop_if_called_off()
         return int(self.store.add("ticket", 1)) - 1
+
+    def given(self) -> int:
+        """How many tickets have been asked for."""
+        return int(self.store.add("ticket", 0))
+
+    def wait_for_tickets(self, n: int) -> None:
+        """Wait until `n` tickets have been given, the last of them perhaps to rank 0, which is watched.
+
+        Raises:
+            WorkerError: rank 0 gave no sign of life for the stall timeout.
+        """
+        watch = _Watch(self.stall_timeout)
+        while self.given() < n:
+            self._look_after([0], watch)
+            self.beat()
+            time.sleep(self._pause)
 
     def claim(self, shard: str) -> bool:
         """Whether this rank is the first to ask for `shard`."""
@@ -91,7 +121,7 @@ class Board:
         """End the attempt for everyone. Rank 0, whose process may hold the board, leaves time to read why."""
         self._set(_ABORT, [reason, exit_code])
         if self.place.rank == 0 and self.place.world_size > 1:
-            time.sleep(_READING_TIME)
+            time.sleep(max(_READING_TIME, 4 * self._others_pause))
 
     def wait_for(self, names: Sequence[str], doing: str) -> None:
         """Wait until all `names` are published, or the attempt is called off, or the stall timeout is over."""
@@ -102,35 +132,29 @@ class Board:
                 raise WorkerError(
                     f"{doing} for {self.stall_timeout:.0f} s in vain; start again, what was committed is kept"
                 )
-            time.sleep(_POLL)
+            time.sleep(self._pause)
 
-    def meet(self, name: str, report: Any, idle: Callable[[], None]) -> None:
-        """Wait until every rank is here; each leaves a `report` for `read_all(name)`.
+    def meet(self, report: Any, idle: Callable[[], None]) -> list[Any]:
+        """Wait until every rank is here; returns the ranks' reports.
 
-        Rank 0 watches the others' signs of life and the others watch rank 0, so that thousands don't
-        all poll thousands of keys. `idle` is called about ten times a second.
+        Rank 0 watches the others' signs of life and the others watch rank 0: a look costs the store one request or two, and
+        the more ranks wait, the less often each looks. `idle` is called before each look.
 
         Raises:
             WorkerError: a rank gave no sign of life for the stall timeout; it is named.
         """
-        self._set(f"{name}/{self.place.rank}", report)
-        everyone = range(self.place.world_size)
+        self._set(f"met/{self.place.rank}", report)
         watch = _Watch(self.stall_timeout)
-        while not self._all_here(name):
-            self._stop_if_called_off()
-            self.beat()
-            late = [r for r in everyone if not self.store.check([f"{name}/{r}"])] if self.place.rank == 0 else [0]
-            if stalled := watch.stalled(self._beats_of([r for r in late if r != self.place.rank])):
-                reason = (
-                    f"no sign of life from rank {', '.join(map(str, stalled))} for {self.stall_timeout:.0f} s; the attempt ends, "
-                    "start again on any number of ranks (work.stall_timeout in the spec gives more patience)"
-                )
-                self.call_off(reason, WorkerError.exit_code)
-                raise WorkerError(reason)
+        while late := self._late():
+            self._look_after(late, watch)
             idle()
-            time.sleep(2 * _POLL)
+            time.sleep(2 * self._pause)
+            if self.place.rank == 0:
+                self.beat()
         if self.place.rank == 0:
-            self._set(f"{name}/all", True)
+            self._set("all met", self.read_all("met"))
+        reports: list[Any] = self._get("all met")
+        return reports
 
     def leave(self) -> None:
         """Say goodbye; rank 0, whose process may hold the store, stays until all did."""
@@ -138,15 +162,22 @@ class Board:
         if self.place.rank == 0:
             self.wait_for([f"bye/{r}" for r in range(self.place.world_size)], "rank 0 waited for the others to leave")
 
-    def _all_here(self, name: str) -> bool:
-        if self.place.rank == 0:
-            return bool(self.store.check([f"{name}/{r}" for r in range(self.place.world_size)]))
-        return bool(self.store.check([f"{name}/all"]))
+    def _look_after(self, ranks: list[int], watch: _Watch) -> None:
+        self._stop_if_called_off()
+        beats = self._multi_get([f"beat/{rank}" for rank in ranks])
+        if stalled := watch.stalled(dict(zip(ranks, beats, strict=True))):
+            reason = (
+                f"no sign of life from rank {', '.join(map(str, stalled))} for {self.stall_timeout:.0f} s; the attempt ends, "
+                "start again on any number of ranks (work.stall_timeout in the spec gives more patience)"
+            )
+            self.call_off(reason, WorkerError.exit_code)
+            raise WorkerError(reason)
 
-    def _beats_of(self, ranks: list[int]) -> dict[int, int]:
-        known = [r for r in ranks if self.store.check([f"beat/{r}"])]
-        values = self._multi_get([f"beat/{r}" for r in known]) if known else []
-        return dict.fromkeys(ranks, 0) | {r: json.loads(v) for r, v in zip(known, values, strict=True)}
+    def _late(self) -> list[int]:
+        """Whom this rank waits for: rank 0 for those who haven't come, the others for rank 0 to say that all have."""
+        if self.place.rank != 0:
+            return [] if self.store.check(["all met"]) else [0]
+        return [rank for rank, report in enumerate(self.read_all("met")) if report is None]
 
     def _stop_if_called_off(self) -> None:
         if self.store.check([_ABORT]):
@@ -162,10 +193,10 @@ class Board:
     def _get(self, name: str) -> Any:
         return json.loads(self.store.get(name))
 
-    def _multi_get(self, keys: list[str]) -> list[bytes]:
+    def _multi_get(self, keys: list[str]) -> list[Any]:
         if self.store.has_extended_api():
-            return list(self.store.multi_get(keys))
-        return [self.store.get(key) for key in keys]
+            return [json.loads(value) for value in self.store.multi_get(keys)]
+        return [self._get(key) for key in keys]
 
 
 class _Watch:

@@ -37,14 +37,13 @@ class Live:
         self.states: Mapping[str, State] = initial_states(plan)
         self.before: Mapping[str, State] = initial_states(plan)
         self.cost_before = self.shards_before = 0
-        self.cost_total = sum(plan.shard_cost(shard) for shard in plan.shard_ids())
+        self.cost_total = plan.total_cost
         self.looked = 0.0
         self.kept = 0.0
         self.kept_tokens = 0
         self.display: Display | None = None
         if board.place.rank == 0:
-            for rank in range(board.place.world_size):
-                board.publish(f"state/{rank}", self._publication(self.states))
+            board.lay_out("state", self._publication(self.states))
 
     def begin(self, committed: Committed, agenda: Agenda) -> None:
         """On rank 0: what earlier attempts left, and what is missing."""
@@ -54,10 +53,10 @@ class Live:
             self.shards_before += 1
             if parse_shard_id(shard)[0] == "main":
                 self.before = merge_states(self.before, file.result.states)
-        missing = len(agenda.main) + len(agenda.replay) + len(agenda.reference)
+        missing = len(agenda.main) + len(agenda.replay) + len(agenda.alone) + len(agenda.reference)
         self.say(
-            f"attempt {self.board.attempt}: {self.board.place.world_size} ranks, {missing} of {len(self.plan.shard_ids())} shards "
-            f"missing ({len(agenda.main)} main, {len(agenda.replay)} replay, {len(agenda.reference)} reference)"
+            f"attempt {self.board.attempt}: {self.board.place.world_size} ranks, {missing} of {self.plan.n_all_shards} shards "
+            f"missing ({len(agenda.main)} main, {len(agenda.replay)} replay, {len(agenda.alone)} alone, {len(agenda.reference)} reference)"
         )
         if committed.set_aside:
             self.say(f"set aside as torn or altered, to be computed again: {', '.join(committed.set_aside)}")
@@ -140,7 +139,7 @@ class Live:
             cost_total=self.cost_total,
             cost_before=self.cost_before,
             shards_done=self.shards_before + sum(int(str(p["shards"])) for p in published),
-            shards_total=len(self.plan.shard_ids()),
+            shards_total=self.plan.n_all_shards,
             tokens=sum(int(str(p["tokens"])) for p in published),
             values=values,
         )

@@ -14,7 +14,11 @@ from torch.overrides import TorchFunctionMode
 
 from eval_core.errors import ModelError, first_line
 from eval_core.spec import Compute
+from eval_core.work.cache import Beginning, TextCache
+from eval_core.work.heap import keep_freed_memory
+from eval_core.work.products import vocabulary_logits, widen_linears
 
+_SIXTEEN_BITS = ("bfloat16", "float16")
 _PROBE_TOKENS = 8
 _PROBE_TOLERANCE = 2e-2
 _PROBE_MARGIN = 4
@@ -40,15 +44,16 @@ class Model:
     Attributes:
         body: (int64[B, L] token ids, Tree or None) -> hidden states [B, L, hidden]. None: causal, without a mask: what
             stands right of a token, padding included, can't reach it.
-        decode: (int64[B, L] token ids, int64[B, before + L] 1 where a token is real, int64[B, L] positions, the cache of those
-            before or None) -> (the last token's hidden states [B, hidden], the cache).
-        head: hidden states [N, hidden] -> logits [N, vocab] in float32 (float64 for a float64 model).
+        decode: (int64[B, L] token ids, int64[B, before + L] 1 where a token is real, int64[B, L] positions, the `store` of a
+            `cache.TextCache`, which is written) -> the last token's hidden states [B, hidden].
+        head: (hidden states [N, hidden], logits that are no longer needed or None) -> logits [N, vocab] in float32 (float64 for a
+            float64 model), which may lie where those lay.
         device: where both run.
     """
 
     body: Callable[[torch.Tensor, Tree | None], torch.Tensor]
-    decode: Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Any], tuple[torch.Tensor, Any]]
-    head: Callable[[torch.Tensor], torch.Tensor]
+    decode: Callable[[torch.Tensor, torch.Tensor, torch.Tensor, Any], torch.Tensor]
+    head: Callable[[torch.Tensor, torch.Tensor | None], torch.Tensor]
     device: torch.device
 
 
@@ -64,6 +69,7 @@ def set_up_compute(compute: Compute, local_rank: int) -> torch.device:
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.benchmark = False
     if compute.device == "cpu":
+        keep_freed_memory()
         return torch.device("cpu")
     if local_rank >= torch.cuda.device_count():
         raise ModelError(
@@ -107,6 +113,8 @@ def load_model(
     except (OSError, ValueError, RuntimeError, KeyError, ImportError) as error:
         raise ModelError(f"{folder}: can't be loaded: {first_line(error)}") from error
     loaded = loaded.to(device).eval()
+    if device.type == "cpu" and compute.cpu_products == "float32" and dtype in _SIXTEEN_BITS:
+        widen_linears(loaded)
     wide = dtype == "float64"
 
     def body(tokens: torch.Tensor, tree: Tree | None) -> torch.Tensor:
@@ -118,24 +126,20 @@ def load_model(
     named = inspect.signature(loaded.base_model.forward).parameters
     cache_name = "cache" if "cache" in named else "past_key_values"  # the older name in transformers
 
-    def decode(
-        tokens: torch.Tensor, mask: torch.Tensor, position: torch.Tensor, cache: Any
-    ) -> tuple[torch.Tensor, Any]:
-        cache = transformers.DynamicCache(config=loaded.config) if cache is None else cache
+    def decode(tokens: torch.Tensor, mask: torch.Tensor, position: torch.Tensor, store: Any) -> torch.Tensor:
         with torch.inference_mode(), _widened(wide):
-            done = loaded.base_model(
-                input_ids=tokens, attention_mask=mask, position_ids=position, use_cache=True, **{cache_name: cache}
-            )
-            return done.last_hidden_state[:, -1], cache
+            given = {"attention_mask": mask, "position_ids": position, "use_cache": True, cache_name: store}
+            hidden: torch.Tensor = loaded.base_model(input_ids=tokens, **given).last_hidden_state[:, -1]
+            return hidden
 
     embeddings = loaded.get_output_embeddings()
     if embeddings is None:
         raise ModelError(f"{folder}: this architecture has no language-model head")
     adjust = _logit_adjustment(loaded.config)
 
-    def head(hidden: torch.Tensor) -> torch.Tensor:
+    def head(hidden: torch.Tensor, room: torch.Tensor | None) -> torch.Tensor:
         with torch.inference_mode():
-            logits = embeddings(hidden)
+            logits = vocabulary_logits(hidden, embeddings, room)
             return adjust(logits if wide else logits.float())
 
     model = Model(body=body, decode=decode, head=head, device=device)
@@ -178,7 +182,7 @@ def _probe(loaded: Any, model: Model, wide: bool, folder: Path) -> None:
     )
     with torch.inference_mode(), _widened(wide):
         whole = loaded(input_ids=tokens, use_cache=False).logits[0].double()
-    parts = model.head(model.body(tokens, None)[0]).double()
+    parts = model.head(model.body(tokens, None)[0], None).double()
     if parts.shape != whole.shape or not torch.allclose(
         parts, whole, rtol=_PROBE_TOLERANCE, atol=_PROBE_TOLERANCE, equal_nan=True
     ):
@@ -200,31 +204,36 @@ def _probe_tree(loaded: Any, model: Model, folder: Path) -> None:
     sees[2 * half :, half : 2 * half] = False
     position = torch.cat([torch.arange(2 * half), torch.arange(half, 2 * half)]).to(model.device)
     try:
-        packed = model.head(model.body(ids[None], Tree(position=position[None], sees=sees[None]))[0, path])
+        packed = model.head(model.body(ids[None], Tree(position=position[None], sees=sees[None]))[0, path], None)
     except (TypeError, ValueError, RuntimeError) as error:
         raise _no_trees(loaded, folder) from error
-    alone = model.head(model.body(ids[None, path], None)[0])
-    after = model.head(model.body(ids[None], None)[0, path])
+    alone = model.head(model.body(ids[None, path], None)[0], None)
+    after = model.head(model.body(ids[None], None)[0, path], None)
     if not (packed - alone).abs().max() * _PROBE_MARGIN <= (after - alone).abs().max():
         raise _no_trees(loaded, folder)
 
 
+@torch.inference_mode()
 def _probe_cache(loaded: Any, model: Model, folder: Path) -> None:
-    """Prove that a prompt that stands padded beside a longer one is gone on from as if it were computed whole."""
+    """Prove that two prompts of different length, the second read after a beginning that it has of the first, are gone on
+    from together as if each were computed whole."""
     vocabulary = int(loaded.config.get_text_config().vocab_size)
     ids = torch.arange(1, 1 + _PROBE_TOKENS, device=model.device) % vocabulary
-    padding = _PROBE_TOKENS // 4
-    tokens = torch.stack([ids, torch.cat([ids.new_zeros(padding), ids[:-padding]])])
-    mask = torch.ones_like(tokens)
-    mask[1, :padding] = 0
-    position = (mask.cumsum(dim=-1) - 1).clamp(min=0)
+    lengths, shared = (_PROBE_TOKENS - 1, _PROBE_TOKENS // 2 + 1), _PROBE_TOKENS // 4
+    cache = TextCache(len(lengths), lengths[0], 1)
+    beginning: Beginning = []
     try:
-        _, cache = model.decode(tokens[:, :-1], mask[:, :-1], position[:, :-1], None)
-        cache.batch_select_indices(torch.tensor([1], device=model.device))
-        stepped, _ = model.decode(tokens[1:, -1:], mask[1:], position[1:, -1:], cache)
-    except (AttributeError, TypeError, ValueError, RuntimeError) as error:
+        for length in lengths:
+            known = cache.enter(length, beginning)
+            read = torch.arange(known, length, device=model.device)
+            model.decode(ids[None, read], torch.ones_like(ids[None, :length]), read[None], cache.store)
+            beginning = beginning or cache.beginning(shared)
+        mask, position = (part.to(model.device) for part in cache.step())
+        stepped = model.decode(ids[torch.tensor(lengths, device=model.device), None], mask, position, cache.store)
+    except (AttributeError, IndexError, TypeError, ValueError, RuntimeError) as error:
         raise _no_cache(loaded, folder) from error
-    left, right = (model.head(h).double() for h in (stepped, model.body(ids[None, :-padding], None)[:, -1]))
+    whole = model.body(ids[None], None)[0, list(lengths)]
+    left, right = (model.head(hidden, None).double() for hidden in (stepped, whole))
     if not torch.allclose(left, right, rtol=_PROBE_TOLERANCE, atol=_PROBE_TOLERANCE * float(right.abs().max())):
         raise _no_cache(loaded, folder)
 

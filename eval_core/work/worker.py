@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,23 +25,25 @@ from eval_core.tokenizer import Tokenizer, load_tokenizer
 from eval_core.work.agenda import Agenda, draw_up
 from eval_core.work.allreduce import Member, all_reduce, arrange
 from eval_core.work.board import Board, open_store
+from eval_core.work.claims import main_claims
 from eval_core.work.commit import commit_shard, scan_committed
 from eval_core.work.environment import describe_environment
-from eval_core.work.forward import Scored, score_micro_batch
+from eval_core.work.forward import Scored, score_alone, score_micro_batch
 from eval_core.work.generate import generate_micro_batch
 from eval_core.work.live import Live
 from eval_core.work.model import Model, free, load_model, set_up_compute
 from eval_core.work.place import Place, read_place
+from eval_core.work.takeover import take_over
 from eval_core.work.vectors import pack, unpack
 
 ATTEMPTS = "attempts"
 
 
-def work(uri: str) -> None:
-    """Do this rank's part of what is missing in the run at `uri`.
+def work(uri: str, reuse: Sequence[str]) -> None:
+    """Do this rank's part of what is missing in the run at `uri`, and in the runs `reuse`.
 
     Raises:
-        ConcordError: the plan, the storage, the model or another rank stands in the way.
+        ConcordError: the plan, the storage, the model, another run or another rank stands in the way.
     """
     place = read_place()
     store = Store(uri)
@@ -50,7 +52,7 @@ def work(uri: str) -> None:
         shared = open_store(place, plan.spec.work.stall_timeout)
         board = Board(shared, place, plan.spec.work.stall_timeout)
         try:
-            _attempt(store, plan, board, shared, place)
+            _attempt(store, plan, board, shared, place, reuse)
         except CalledOffError:
             raise
         except ConcordError as error:
@@ -62,14 +64,21 @@ def work(uri: str) -> None:
         ) from error
 
 
-def _attempt(store: Store, plan: Plan, board: Board, shared: Any, place: Place) -> None:
+def _attempt(store: Store, plan: Plan, board: Board, shared: Any, place: Place, reuse: Sequence[str]) -> None:
     live = Live(store, plan, board)
     try:
         if place.rank == 0:
             store.probe()
             committed = scan_committed(store, plan, board.attempt)
+            missing = [
+                shard for shard in plan.shard_ids() if shard.startswith("main/") and shard not in committed.files
+            ]
+            taken = take_over(store, plan, missing, reuse)
+            committed.files |= taken
             agenda = draw_up(plan, committed)
             live.begin(committed, agenda)
+            if reuse:
+                live.say(f"reused {len(taken)} of {len(missing)} missing main shards from {', '.join(reuse)}")
             board.publish("agenda", agenda.to_json())
         agenda = Agenda(**board.read("agenda"))
         device = set_up_compute(plan.spec.compute, place.local_rank)
@@ -78,9 +87,10 @@ def _attempt(store: Store, plan: Plan, board: Board, shared: Any, place: Place) 
         folder = _check_weights(plan, board)
         worker = Worker(store, plan, board, live, agenda, folder, device)
         worker.run()
-        board.meet("done", {"node": place.node, "device": str(device)}, idle=live.look_round)
+        reports = board.meet({"node": place.node, "device": str(device)}, idle=live.look_round)
         live.conclude()
-        _reduce_over_ranks(store, plan, board, shared, worker, live)
+        members = [Member(rank=rank, **report) for rank, report in enumerate(reports)]
+        _reduce_over_ranks(store, plan, members, board, shared, worker, live)
         board.leave()
     finally:
         live.close()
@@ -117,23 +127,27 @@ class Worker:
         return load_tokenizer(self.folder)
 
     def run(self) -> None:
-        """Claim and compute until nothing is left: main shards first, then replays, then the reference."""
+        """Claim and compute until nothing is left: main shards first, then replays and requests alone, then the reference."""
         for number in self._main_claims():
             self._do("main", number)
+        self.board.wait_for_tickets(len(self.agenda.main))
         for number in self._replay_claims():
             self._do("replay", number)
-        for number in self.agenda.reference:
-            if self.board.claim(shard_id("reference", number)):
-                self._do("reference", number)
+        for number in self._claims("alone", self.agenda.alone):
+            self._do("alone", number)
+        for number in self._claims("reference", self.agenda.reference):
+            self._do("reference", number)
         self._model = None
         free(self.device)
         self.live.finish()
         self._record()
 
     def _main_claims(self) -> Iterator[int]:
-        while (ticket := self.board.ticket()) < len(self.agenda.main):
+        replayed = set(self.plan.main_shard_of_batch[self.agenda.replay].tolist())
+        for ticket in main_claims(self.board, self.plan.main_costs[self.agenda.main].tolist()):
             number = self.agenda.main[ticket]
-            self.board.publish(f"author/{number}", self._name)
+            if number in replayed:
+                self.board.publish(f"author/{number}", self._name)
             yield number
 
     def _replay_claims(self) -> Iterator[int]:
@@ -147,6 +161,9 @@ class Worker:
             if not own and self.board.claim(shard_id("replay", number)):
                 yield number
 
+    def _claims(self, kind: ShardKind, numbers: list[int]) -> Iterator[int]:
+        return (number for number in numbers if self.board.claim(shard_id(kind, number)))
+
     @property
     def _name(self) -> str:
         return f"{self.board.attempt}:{self.board.place.rank}"
@@ -158,7 +175,7 @@ class Worker:
         started = time.time()
         parts: list[Scored] = []
         for batch in self.plan.shard_batches(shard):
-            parts.append(self._score(batch, model))
+            parts.append(self._score(kind, batch, model))
             self.board.beat()
             self.live.after_micro_batch(batch, lambda: self._with_unfinished(shard, parts))
         scores = _joined(self.plan, requests, parts)
@@ -182,11 +199,13 @@ class Worker:
             self.states = merge_states(self.states, states)
         self.live.after_shard(self.plan.shard_cost(shard), self.states)
 
-    def _score(self, batch: int, model: Model) -> Scored:
+    def _score(self, kind: ShardKind, batch: int, model: Model) -> Scored:
         try:
+            if kind == "alone":
+                return score_alone(self.plan, self.plan.shard_requests(shard_id(kind, batch)), model)
             if self.plan.generation_of(batch) is None:
                 return score_micro_batch(self.plan, batch, model)
-            return generate_micro_batch(self.plan, batch, model, self.tokenizer)
+            return generate_micro_batch(self.plan, batch, model, self.tokenizer, self.board.beat)
         except (torch.OutOfMemoryError, RuntimeError) as error:
             if not isinstance(error, torch.OutOfMemoryError) and "allocate memory" not in str(error):
                 raise
@@ -194,8 +213,8 @@ class Worker:
                 int(column[batch]) for column in (self.plan.micro_batches.rows, self.plan.micro_batches.length)
             )
             raise WorkerError(
-                f"out of memory in a micro-batch of {rows} rows of {length} tokens; a smaller batch.tokens or compute.head_rows "
-                "makes a new plan that needs less"
+                f"out of memory in a micro-batch of {rows} rows of {length} tokens; a smaller batch.tokens, batch.generated_tokens or "
+                "compute.head_rows makes a new plan that needs less"
             ) from error
 
     def _with_unfinished(self, shard: str, parts: list[Scored]) -> dict[str, State]:
@@ -282,9 +301,10 @@ def _check_weights(plan: Plan, board: Board) -> Path:
     return Path(board.read(f"weights/{place.node}"))
 
 
-def _reduce_over_ranks(store: Store, plan: Plan, board: Board, shared: Any, worker: Worker, live: Live) -> None:
+def _reduce_over_ranks(
+    store: Store, plan: Plan, members: list[Member], board: Board, shared: Any, worker: Worker, live: Live
+) -> None:
     place = board.place
-    members = [Member(rank=r, **said) for r, said in enumerate(board.read_all("done"))]
     levels = arrange(members, place.rank)
     started = time.time()
     vector = pack(worker.states, worker.committed)

@@ -10,6 +10,7 @@ from typing import Any
 import kubernetes.config.kube_config as kubeconfig
 import pytest
 from launching import Space, Work, committed, make_space, make_work, request_for
+from processes import frozen
 from testbed.cluster import Cluster
 
 from components.evaluate.launcher import LaunchRequest, LaunchResult, launch
@@ -82,14 +83,16 @@ def test_a_worker_and_then_the_master_are_killed(work: Work, here: Space, images
     result = launching(request)
     here.until(lambda: committed(run) >= 10, "some shards are committed", LONG)
     first = unchanged(run)
-    here.kubectl("exec", f"{job}-worker-1", "--", "python", "-c", KILL_RANKS)
+    with frozen(ranks_of(run)):
+        here.kubectl("exec", f"{job}-worker-1", "--", "python", "-c", KILL_RANKS)
     here.until(lambda: restarts(here, job)["worker-1"] == 1, "the worker's container is started again")
     here.until(lambda: here.log(f"{job}-master-0").count("shards missing") >= 2, "the second group is at work")
     count = committed(run)
-    here.until(lambda: committed(run) > count + 10, "the work goes on", LONG)
+    here.until(lambda: committed(run) > count, "the work goes on")
     second = unchanged(run)
     master = here.pods_of(job)["master-0"]["metadata"]["uid"]
-    here.kubectl("delete", "pod", f"{job}-master-0", "--grace-period=1", "--wait=false")
+    with frozen(ranks_of(run)):
+        here.kubectl("delete", "pod", f"{job}-master-0", "--grace-period=1", "--wait=false")
     here.until(lambda: uid(here, job, "master-0") not in ("", master), "the operator has made a new Master")
     done = result.result(LONG)
     assert done.job == job, "one attempt was enough"
@@ -165,6 +168,21 @@ def test_pods_that_live_on_when_their_node_is_lost(
     here.until(lambda: here.pods_of(job) == {}, "the zombies are gone")
     assert committed(run) == count
     work.check(run)
+
+
+def ranks_of(run: Path) -> list[int]:
+    """Process ids, on this machine, of the ranks in all pods that work on `run`."""
+
+    def holds(process: Path) -> bool:
+        try:
+            words = (process / "cmdline").read_bytes().split(b"\0")
+            return b"work" in words and f"CONCORD_RUN={run}".encode() in (process / "environ").read_bytes().split(b"\0")
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+
+    found = [int(process.name) for process in Path("/proc").iterdir() if process.name.isdecimal() and holds(process)]
+    assert found
+    return found
 
 
 def restarts(space: Space, job: str) -> dict[str, int]:

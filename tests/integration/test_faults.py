@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from processes import children, frozen, until
 
 from eval_core.plan.files import load_plan
 from eval_core.reduce import load_reduction, load_shards
@@ -24,8 +25,7 @@ from eval_core.verify.types import load_verification
 
 def ranks_of(launcher: int) -> list[int]:
     """Process ids of the ranks that a `concord` process has started."""
-    children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
-    return [int(child) for child in children]
+    return [rank for nursery in children(launcher) for rank in children(nursery)]
 
 
 def start(*arguments: object) -> subprocess.Popen[bytes]:
@@ -58,7 +58,9 @@ def test_killed_ranks_and_restarts_on_other_world_sizes(concord: Callable, tiny_
         process = start("resume", "--run", broken, "--nproc", world_size)
         wait_for_shards(broken, before + draw.randrange(5, 40), process)
         if ranks := ranks_of(process.pid):
-            os.kill(draw.choice(ranks), signal.SIGKILL)
+            victim = draw.choice(ranks)
+            with frozen([rank for rank in ranks if rank != victim]):
+                os.kill(victim, signal.SIGKILL)
             killed += 1
         _, stderr = process.communicate(timeout=120)
         if process.returncode != 0:
@@ -206,6 +208,17 @@ def test_interrupt_prints_the_command_that_resumes(concord: Callable, tiny_spec:
     assert f"concord resume --run {run} --nproc 2".encode() in stderr
     assert b"Traceback" not in stderr
     assert concord("resume", "--run", run, "--nproc", 2).returncode == 0
+
+
+def test_ranks_dont_outlive_the_process_that_waits_for_them(tiny_spec: Callable, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    process = start("run", tiny_spec(shard_cost=1, tokens=64), "--run", run, "--nproc", 2)
+    wait_for_shards(run, 2, process)
+    ranks = ranks_of(process.pid)
+    assert len(ranks) == 2
+    process.kill()
+    until(lambda: not any(Path(f"/proc/{rank}").exists() for rank in ranks), 15)
+    assert not (run / "results.json").exists()
 
 
 def test_other_weights_on_a_node_are_refused(

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from processes import children, frozen, until
 
 from eval_core.errors import UsageError
 from eval_core.plan.files import load_plan
@@ -92,10 +93,6 @@ def job(run: Path, nodes: int, processes: int = 1, program: tuple[str, ...] = NO
     yield Job(run=run, nodes=nodes, processes=processes, port=port, logs=logs, program=program)
 
 
-def children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-
-
 def kill_pod(process: subprocess.Popen[bytes]) -> None:
     """What the end of a container's first process does to all of them."""
     for pid in [*children(process.pid), process.pid]:
@@ -105,13 +102,6 @@ def kill_pod(process: subprocess.Popen[bytes]) -> None:
 
 def committed(run: Path) -> int:
     return len(list(run.glob("shards/*/*.json")))
-
-
-def until(condition: Callable[[], bool], seconds: float = 180) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it didn't happen in time"
-        time.sleep(0.02)
 
 
 def finish(job: Job, pods: list[subprocess.Popen[bytes]]) -> None:
@@ -182,8 +172,9 @@ def test_a_pod_that_is_killed_and_started_again(victim: int, planned: tuple[Path
     with job(run, 2) as two:
         pods = [two.start(node) for node in range(2)]
         until(lambda: committed(run) >= 5)
-        kill_pod(pods[victim])
-        pods[victim] = two.start(victim)
+        with frozen(children(pods[1 - victim].pid)):
+            kill_pod(pods[victim])
+            pods[victim] = two.start(victim)
         finish(two, pods)
         assert len(check(run, digest)) == 2
         assert two.log(1 - victim).count(f"node {1 - victim}: group") == 2
@@ -210,7 +201,8 @@ def test_a_pod_that_never_comes_back_is_not_waited_for(planned: tuple[Path, str]
     with job(run, 3, program=IMPATIENT) as three:
         pods = [three.start(node) for node in range(3)]
         until(lambda: committed(run) >= 5)
-        kill_pod(pods[2])
+        with frozen([rank for pod in pods[:2] for rank in children(pod.pid)]):
+            kill_pod(pods[2])
         finish(three, pods[:2])
         assert "going on without node 2" in three.log(0)
         assert len(check(run, digest)) == 2

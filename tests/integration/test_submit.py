@@ -114,6 +114,30 @@ def test_a_good_run(fake: FakeKfp, spec: Path) -> None:
     assert run["pipeline_spec"] == {"pipeline_spec": spec_document, "platform_spec": platform}
 
 
+def test_the_readmes_commands(fake: FakeKfp, spec: Path) -> None:
+    """As they are written there, but for the host."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    blocks = [part.split("```", 1)[0] for part in text.split("```sh\n")[1:]]
+    script = "set -e\n" + "".join(block for block in blocks if "concord-pipeline" in block)
+    assert "https://kubeflow.example.com/pipeline" in script
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-c", script.replace("https://kubeflow.example.com/pipeline", fake.url)],
+        cwd=spec.parent,
+        env=environment(COMMIT="0123abc", PATH=path),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    (run,) = fake.runs.values()
+    assert "concord-key=" in run["description"]
+    compiled, _ = yaml.safe_load_all((spec.parent / "evaluation.yaml").read_text())
+    containers = compiled["deploymentSpec"]["executors"].values()
+    assert all(c["container"]["image"].startswith("registry.example.com/team/") for c in containers)
+
+
 @pytest.mark.filterwarnings("ignore:This client only works:FutureWarning")
 def test_kfps_own_client_understands_the_fake_and_what_we_sent(fake: FakeKfp, spec: Path) -> None:
     done = submit(fake, spec, "--name", "nightly", "--workers", 4)

@@ -8,9 +8,10 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
+
+from processes import children, frozen, until
 
 from eval_core.plan.files import load_plan
 from eval_core.reduce import load_reduction, load_shards
@@ -68,12 +69,10 @@ def test_torchrun_restarts_after_a_killed_rank(concord: Callable, tiny_spec: Cal
     run = tmp_path / "run"
     assert concord("plan", spec, "--run", run).returncode == 0
     (agent,) = start_torchrun(run, 1, 2, "--max-restarts=1")
-    deadline = time.monotonic() + 120
-    while len(list(run.glob("shards/main/*.json"))) < 10:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    ranks = Path(f"/proc/{agent.pid}/task/{agent.pid}/children").read_text().split()
-    os.kill(int(ranks[-1]), signal.SIGKILL)
+    until(lambda: len(list(run.glob("shards/main/*.json"))) >= 10)
+    survivor, victim = children(agent.pid)
+    with frozen([survivor]):
+        os.kill(victim, signal.SIGKILL)
     _, stderr = agent.communicate(timeout=300)
     assert agent.returncode == 0, stderr.decode()
     assert concord("reduce", "--run", run).returncode == 0

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,10 +14,10 @@ import transformers
 
 from eval_core.errors import ModelError
 from eval_core.model_files import TREE_TYPES, ModelShape, read_shape, weight_files
-from eval_core.plan.build import lay_out
+from eval_core.plan.build import lay_out, one_by_one
 from eval_core.plan.types import RequestTable
 from eval_core.spec import Batch, Compute
-from eval_core.work.forward import score_micro_batch
+from eval_core.work.forward import Scored, score_alone, score_micro_batch
 from eval_core.work.model import Model, load_model
 
 SIZES = {
@@ -47,9 +49,9 @@ LARGE_WEIGHTS = {"initializer_range": 0.4, "init_std": 0.4}
 """So that every token that is seen counts."""
 
 
-def make(folder: Path, model_type: str) -> Path:
+def make(folder: Path, model_type: str, **more: int) -> Path:
     """A random model of two small layers."""
-    sizes = {**SIZES, **OWN_NAMES.get(model_type, {}), **LARGE_WEIGHTS}
+    sizes = {**SIZES, **OWN_NAMES.get(model_type, {}), **LARGE_WEIGHTS, **more}
     if "moe" in model_type or model_type == "mixtral":
         sizes |= EXPERTS
     tokens = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
@@ -66,6 +68,10 @@ def load(folder: Path, attention: str = "eager", dtype: str = "float32") -> Mode
 
 def scores(model: Model, shape: ModelShape, *, share: bool) -> tuple[np.ndarray, int]:
     """(log-likelihoods of three questions with four answers each, in their order, tokens that the model read)."""
+    return computed(model, shape, Batch(share_prefixes=share), score_micro_batch)
+
+
+def computed(model: Model, shape: ModelShape, batch: Batch, score: Callable[..., Scored]) -> tuple[np.ndarray, int]:
     draw = np.random.default_rng(0)
     prompts = [draw.integers(3, 99, size).tolist() for size in (20, 9, 14)]
     rows = [(p + draw.integers(3, 99, n).tolist(), n) for p in prompts for n in (1, 2, 4, 3)]
@@ -77,11 +83,11 @@ def scores(model: Model, shape: ModelShape, *, share: bool) -> tuple[np.ndarray,
         shared=np.zeros(len(rows), dtype=np.int32),
     )
     groups = np.repeat(np.arange(3), 4).astype(np.int64)
-    moved, order, micro_batches = lay_out(table, groups, (), Batch(share_prefixes=share), shape, 64)
+    moved, order, micro_batches = lay_out(table, groups, np.zeros_like(table.n_scored), (), batch, shape, 64)
     plan = SimpleNamespace(
         requests=moved, micro_batches=micro_batches, spec=SimpleNamespace(compute=Compute()), asks_greedy=False
     )
-    nll = np.concatenate([score_micro_batch(plan, batch, model).nll for batch in range(len(micro_batches))])
+    nll = np.concatenate([score(plan, batch, model).nll for batch in range(len(micro_batches))])
     parts = np.split(nll, np.cumsum(moved.n_scored)[:-1])
     back = [parts[place] for place in np.argsort(order)]
     return np.concatenate(back), int(micro_batches.tokens.sum())
@@ -108,6 +114,22 @@ def test_in_every_dtype(attention: str, dtype: str, tmp_path: Path) -> None:
     exactness = {"float64": 1e-12, "float32": 1e-4, "bfloat16": 0.3}[dtype]
     assert alone.dtype == (np.float64 if dtype == "float64" else np.float32)
     np.testing.assert_allclose(packed, alone, rtol=exactness, atol=exactness)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_what_is_taken_apart_is_what_mode_reference_computes(dtype: str, tmp_path: Path) -> None:
+    folder = make(tmp_path, "llama")
+    shape = read_shape(folder, weight_files(folder, allow_pickle=False))
+    model = load(folder, "sdpa", dtype)
+
+    def apart_score(plan: Any, batch: int, model: Model) -> Scored:
+        return score_alone(plan, range(*plan.micro_batches.first_request[batch : batch + 2].tolist()), model)
+
+    apart, _ = computed(model, shape, Batch(), apart_score)
+    reference, _ = computed(model, shape, one_by_one(Batch()), score_micro_batch)
+    together, _ = computed(model, shape, Batch(), score_micro_batch)
+    assert apart.tobytes() == reference.tobytes()
+    assert together.tobytes() != reference.tobytes()
 
 
 @pytest.mark.parametrize("model_type", sorted(TREE_TYPES))

@@ -220,13 +220,14 @@ def costs(plan: Plan, kind: str, numbers: list[int]) -> list[int]:
 def test_a_new_run_has_everything_to_do(plan: Plan) -> None:
     agenda = draw_up(plan, Committed())
     assert sorted(agenda.main) == list(range(plan.n_shards))
-    assert sorted(agenda.replay) == sorted(agenda.reference) == plan.audited.tolist()
+    assert sorted(agenda.replay) == sorted(agenda.alone) == sorted(agenda.reference) == plan.audited.tolist()
     assert agenda.authors == {}
 
 
 def test_the_dearest_come_first_and_equals_in_their_order(plan: Plan) -> None:
     agenda = draw_up(plan, Committed())
-    for kind, numbers in (("main", agenda.main), ("replay", agenda.replay), ("reference", agenda.reference)):
+    for kind in ("main", "replay", "alone", "reference"):
+        numbers = getattr(agenda, kind)
         keyed = [(-cost, n) for cost, n in zip(costs(plan, kind, numbers), numbers, strict=True)]
         assert keyed == sorted(keyed)
 
@@ -237,7 +238,7 @@ def test_what_is_committed_is_not_done_again(plan: Plan, committed_run: Store) -
         committed_run.delete(shard_key(shard))
     agenda = draw_up(plan, scan_committed(committed_run, plan, "a2"))
     assert sorted(agenda.main) == [0, 2]
-    assert (agenda.replay, agenda.reference) == ([audited], [])
+    assert (agenda.replay, agenda.alone, agenda.reference) == ([audited], [], [])
 
 
 def test_authors_are_those_of_the_shards_to_be_replayed(plan: Plan, committed_run: Store) -> None:
@@ -252,3 +253,11 @@ def test_authors_are_those_of_the_shards_to_be_replayed(plan: Plan, committed_ru
 def test_an_agenda_survives_json(plan: Plan, committed_run: Store) -> None:
     agenda = draw_up(plan, scan_committed(committed_run, plan, "a2"))
     assert Agenda(**json.loads(json.dumps(agenda.to_json()))) == agenda
+
+
+def test_counts_and_costs_are_those_of_all_shards(plan: Plan) -> None:
+    shards = plan.shard_ids()
+    assert len(plan.audited) > 0
+    assert plan.n_all_shards == len(shards)
+    assert plan.total_cost == sum(plan.shard_cost(shard) for shard in shards)
+    assert plan.main_costs.tolist() == [plan.shard_cost(shard_id("main", n)) for n in range(plan.n_shards)]

@@ -13,6 +13,7 @@ from synthetic import SHAPE
 
 from eval_core.plan.cut import (
     choose_audited,
+    cut_evenly,
     cut_micro_batches,
     cut_shards,
     order_by_length,
@@ -107,6 +108,23 @@ def test_a_group_is_split_only_where_it_alone_is_too_large(groups: list[list[int
             assert len(where[number]) == 1
 
 
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=60), budgets)
+def test_even_micro_batches_differ_by_less_than_a_row(rows: list[int], tokens: int) -> None:
+    lengths = np.array(rows, dtype=np.int64)
+    first = cut_evenly(lengths, tokens=tokens)
+    assert first[0] == 0
+    assert first[-1] == len(rows)
+    assert (np.diff(first) > 0).all()
+    wanted = -(-sum(rows) // tokens)
+    assert len(first) - 1 <= wanted
+    assert np.add.reduceat(lengths, first[:-1]).max() < sum(rows) / wanted + max(rows)
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=60))
+def test_a_budget_of_one_token_makes_every_row_a_micro_batch(rows: list[int]) -> None:
+    assert cut_evenly(np.array(rows, dtype=np.int64), tokens=1).tolist() == list(range(len(rows) + 1))
+
+
 @given(sizes, budgets, multiples)
 def test_a_batch_is_closed_only_where_the_next_group_does_not_fit(
     groups: list[list[int]], tokens: int, multiple: int
@@ -160,6 +178,11 @@ def test_the_audit_has_long_and_short_ones() -> None:
     for seed in range(20):
         chosen = choose_audited(30, 5, seed)
         assert (chosen // 6).tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(("n_batches", "audited"), [(0, 0), (1, 1), (2, 2), (7, 2), (24, 3), (32, 4), (1000, 4)])
+def test_where_nothing_is_said_a_small_run_audits_less(n_batches: int, audited: int) -> None:
+    assert len(choose_audited(n_batches, None, 0)) == audited
 
 
 @pytest.mark.parametrize("wanted", [3, 4, 100])

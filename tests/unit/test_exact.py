@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from eval_core.canonical import canonical_json
-from eval_core.exact import N_LIMBS, VECTOR_LENGTH, ExactSum
+from eval_core.exact import N_LIMBS, VECTOR_LENGTH, ExactSum, segment_sums
 
 MAX = sys.float_info.max
 SMALLEST_NORMAL = sys.float_info.min
@@ -225,3 +225,30 @@ def test_a_vector_holds_two_to_the_46_of_the_largest(sign: int) -> None:
 @given(st.lists(any_float, max_size=5), st.integers(0, 6))
 def test_scale_is_repetition(values: list[float], times: int) -> None:
     assert ExactSum.of(values).scale(times) == ExactSum.of(values * times)
+
+
+segments = st.lists(st.lists(st.floats(width=32) | st.floats(-40, 40, width=32), max_size=12), max_size=8)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@given(rows=segments)
+def test_segment_sums_are_those_of_fsum(dtype: type, rows: list[list[float]]) -> None:
+    values = np.array([x for row in rows for x in row], dtype=dtype)
+    offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
+    found = segment_sums(values, offsets)
+    for total, row in zip(found.tolist(), rows, strict=True):
+        infinite = {x for x in row if math.isinf(x)}
+        expected = math.nan if len(infinite) == 2 else math.fsum(row)
+        assert total.hex() == expected.hex()
+
+
+@pytest.mark.parametrize("low", [-50, -44, -43, -20])
+@pytest.mark.parametrize("high", [4, 17, 18, 19])
+@pytest.mark.parametrize("size", [2047, 2048, 2049])
+def test_segment_sums_at_their_limits(low: int, high: int, size: int) -> None:
+    draw = np.random.default_rng(size)
+    values = (draw.uniform(1, 2, 2 * size) * 2.0 ** draw.choice([low, high], 2 * size)).astype(np.float32)
+    values[:size] = np.nextafter(np.float32(2.0 ** (high + 1)), np.float32(0))
+    values[size - 1] = np.nextafter(np.float32(2.0**low), np.float32(4))
+    found = segment_sums(values, np.array([0, size, 2 * size], dtype=np.int64))
+    assert found.tolist() == [math.fsum(values[:size].tolist()), math.fsum(values[size:].tolist())]

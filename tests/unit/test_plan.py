@@ -231,11 +231,19 @@ def test_items_are_parted_by_their_home(
 def test_main_shards_cover_the_requests_and_audits_are_micro_batches(plan: Plan) -> None:
     shards = plan.shard_ids()
     main = [s for s in shards if s.startswith("main/")]
-    assert len(set(shards)) == len(shards) == plan.n_shards + 2 * 3
+    assert len(set(shards)) == len(shards) == plan.n_shards + 3 * 3
     assert [r for s in main for r in plan.shard_requests(s)] == list(range(len(plan.requests)))
     assert sum(map(plan.shard_cost, main)) == plan.micro_batches.cost.sum()
-    for kind, batch in itertools.product(("replay", "reference"), plan.audited.tolist()):
+    for kind, batch in itertools.product(("replay", "alone", "reference"), plan.audited.tolist()):
         assert list(plan.shard_batches(shard_id(kind, batch))) == [batch]
+        whole, taken = plan.shard_requests(shard_id("replay", batch)), plan.shard_requests(shard_id(kind, batch))
+        assert taken[0] == whole[0]
+        assert kind == "alone" or taken == whole
+        if kind == "alone":
+            inputs = (np.diff(plan.requests.offsets) - 1)[whole.start : whole.stop]
+            most = plan.micro_batches.tokens[batch]
+            assert inputs[: len(taken)].sum() <= most or len(taken) == 1
+            assert len(taken) == len(whole) or inputs[: len(taken) + 1].sum() > most
         assert batch in plan.shard_batches(shard_id("main", int(plan.main_shard_of_batch[batch])))
 
 
@@ -327,7 +335,7 @@ def test_a_plan_of_another_format_is_refused(plan: Plan, store: Store) -> None:
     save_plan(plan, store)
     head = json.loads(store.require(HEAD_KEY, ""))
     store.put(HEAD_KEY, json.dumps(head | {"format": 99}).encode())
-    with pytest.raises(RunMismatchError, match="the plan has format 99, this version reads 3"):
+    with pytest.raises(RunMismatchError, match="the plan has format 99, this version reads 6"):
         load_plan(store)
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from synthetic import SHAPE
 
 from eval_core.plan.build import lay_out
-from eval_core.plan.share import arrange_groups, join_groups, shared_prefixes
+from eval_core.plan.share import arrange_groups, common_prefixes, join_groups, shared_prefixes
 from eval_core.plan.types import MicroBatchTable, RequestTable
 from eval_core.spec import Batch
 from eval_core.work import forward
@@ -56,6 +56,18 @@ def requests_of(table: RequestTable) -> list[tuple[list[int], int]]:
     return [(table.tokens[a:b].tolist(), int(n)) for (a, b), n in zip(pairs, table.n_scored, strict=True)]
 
 
+@given(st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=6), min_size=1, max_size=8), st.data())
+def test_common_prefixes_are_those_of_plain_loops(requests: list[list[int]], data: st.DataObject) -> None:
+    tokens = np.array(list(itertools.chain(*requests)), dtype=np.int32)
+    offsets = np.concatenate([[0], np.cumsum([len(r) for r in requests])]).astype(np.int64)
+    pairs = data.draw(st.lists(st.tuples(*[st.integers(0, len(requests) - 1)] * 2), max_size=8))
+    one, other = (np.array([pair[k] for pair in pairs], dtype=np.int64) for k in (0, 1))
+    expected = []
+    for a, b in ((requests[i][:-1], requests[j][:-1]) for i, j in pairs):
+        expected.append(next(n for n in range(min(len(a), len(b)), -1, -1) if a[:n] == b[:n]))
+    assert common_prefixes(tokens, offsets, one, other).tolist() == expected
+
+
 @given(groups_of_requests())
 def test_groups_keep_their_order_and_their_members(groups: list[list[tuple[list[int], int]]]) -> None:
     table, numbers = flat(groups)
@@ -83,7 +95,9 @@ def test_groups_that_begin_alike_are_joined(groups: list[list[tuple[list[int], i
 def test_questions_with_the_same_solved_examples_read_them_once() -> None:
     shots = list(range(10, 40))
     table, numbers = flat([[([*shots, question, answer], 1) for answer in (3, 4)] for question in (1, 2, 5)])
-    moved, _, micro_batches = lay_out(table, numbers, (), Batch(tokens=64), SHAPE, MAX_LENGTH)
+    moved, _, micro_batches = lay_out(
+        table, numbers, np.zeros_like(table.n_scored), (), Batch(tokens=64), SHAPE, MAX_LENGTH
+    )
     assert micro_batches.rows.tolist() == [1]
     assert micro_batches.tokens.tolist() == [len(shots) + 3]
     assert moved.shared.tolist() == [0, 31, 30, 31, 30, 31]
@@ -114,7 +128,7 @@ def test_every_scored_token_sees_its_own_request_and_nothing_else(
 ) -> None:
     table, numbers = flat(groups)
     batch = Batch(tokens=tokens, pad_to_multiple=multiple, share_prefixes=share)
-    moved, order, micro_batches = lay_out(table, numbers, (), batch, SHAPE, MAX_LENGTH)
+    moved, order, micro_batches = lay_out(table, numbers, np.zeros_like(table.n_scored), (), batch, SHAPE, MAX_LENGTH)
     requests = requests_of(moved)
     assert requests == [requests_of(table)[i] for i in order]
     if not share:
@@ -144,7 +158,9 @@ def seen_from(layout: forward.Layout, row: int, column: int) -> list[int]:
 @given(groups_of_requests(), st.integers(20, 60))
 def test_rows_lie_in_one_micro_batch_and_are_counted(groups: list[list[tuple[list[int], int]]], tokens: int) -> None:
     table, numbers = flat(groups)
-    moved, _, micro_batches = lay_out(table, numbers, (), Batch(tokens=tokens), SHAPE, MAX_LENGTH)
+    moved, _, micro_batches = lay_out(
+        table, numbers, np.zeros_like(table.n_scored), (), Batch(tokens=tokens), SHAPE, MAX_LENGTH
+    )
     first: MicroBatchTable = micro_batches.first_request
     assert not moved.shared[first[:-1]].any()
     assert micro_batches.rows.tolist() == [int((moved.shared[a:b] == 0).sum()) for a, b in itertools.pairwise(first)]
@@ -153,7 +169,9 @@ def test_rows_lie_in_one_micro_batch_and_are_counted(groups: list[list[tuple[lis
 def test_four_answers_read_their_prompt_once() -> None:
     prompt = [1, 2, 3, 4, 5, 6, 7, 8]
     table, numbers = flat([[([*prompt, answer, 9], 2) for answer in (4, 3, 2, 1)]])
-    _, order, micro_batches = lay_out(table, numbers, (), Batch(tokens=64), SHAPE, MAX_LENGTH)
+    _, order, micro_batches = lay_out(
+        table, numbers, np.zeros_like(table.n_scored), (), Batch(tokens=64), SHAPE, MAX_LENGTH
+    )
     assert order.tolist() == [3, 2, 1, 0]
     assert micro_batches.rows.tolist() == [1]
     assert micro_batches.tokens.tolist() == [len(prompt) + 4]
@@ -161,7 +179,9 @@ def test_four_answers_read_their_prompt_once() -> None:
 
 def test_answers_of_one_token_add_none() -> None:
     table, numbers = flat([[([1, 2, 3, answer], 1) for answer in (4, 5, 6)]])
-    moved, _, micro_batches = lay_out(table, numbers, (), Batch(tokens=64), SHAPE, MAX_LENGTH)
+    moved, _, micro_batches = lay_out(
+        table, numbers, np.zeros_like(table.n_scored), (), Batch(tokens=64), SHAPE, MAX_LENGTH
+    )
     assert moved.shared.tolist() == [0, 3, 3]
     assert micro_batches.tokens.tolist() == [3]
 
@@ -173,5 +193,5 @@ def test_answers_of_one_token_add_none() -> None:
 def test_rows_are_shared_only_where_the_architecture_allows(model_type: str, window: int | None, shares: bool) -> None:
     table, numbers = flat([[([1, 2, 3, answer], 1) for answer in (4, 5, 6)]])
     shape = replace(SHAPE, model_type=model_type, sliding_window=window)
-    moved, _, _ = lay_out(table, numbers, (), Batch(), shape, MAX_LENGTH)
+    moved, _, _ = lay_out(table, numbers, np.zeros_like(table.n_scored), (), Batch(), shape, MAX_LENGTH)
     assert bool(moved.shared.any()) is shares

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from eval_core.canonical import canonical_json
@@ -27,7 +27,7 @@ from eval_core.metrics.states import (
     states_from_json,
     states_to_json,
 )
-from eval_core.metrics.uncertainty import mean_stderr, perplexity_stderr
+from eval_core.metrics.uncertainty import mean_stderr, perplexity_stderr, seeded_generator
 
 counts = st.integers(0, 1 << 40)
 sums = st.lists(st.floats() | st.floats(0, 100), max_size=5).map(ExactSum.of)
@@ -120,6 +120,7 @@ def test_perplexity_is_weighted_by_tokens() -> None:
     assert value["token_ppl"] == pytest.approx(math.exp(812 / 92), rel=1e-15)
 
 
+@example([0.0, 1.0, 15.493236166615157, 1.8371677412984368e-211], 1, 1)  # just above the middle between two floats
 @given(st.lists(st.floats(0, 50), min_size=1, max_size=20), st.integers(1, 500), st.integers(1, 5000))
 def test_perplexity_values_are_rounded_once(nll: list[float], words: int, size: int) -> None:
     exact = sum(map(Fraction, nll), Fraction(0))
@@ -213,3 +214,18 @@ def test_bootstrap_of_a_mean_agrees_with_its_formula() -> None:
     ones = np.ones(400)
     errors = perplexity_stderr(nll, ones, ones, ones, resamples=2000, seed=1)
     assert errors["loss"] == pytest.approx(nll.std(ddof=1) / math.sqrt(400), rel=0.1)
+
+
+@given(st.integers(2, 200), st.integers(0, 2**31))
+def test_bootstrap_has_the_bits_of_a_plain_loop(n: int, seed: int) -> None:
+    draw = np.random.default_rng(seed)
+    columns = np.stack([draw.exponential(50, n), *(draw.integers(1, 90, n).astype(np.float64) for _ in range(3))])
+    errors = perplexity_stderr(*columns, resamples=11, seed=seed)
+    generator = seeded_generator(seed)
+    samples = []
+    for _ in range(11):
+        totals = [0.0] * 4
+        for i in generator.integers(0, n, n).tolist():
+            totals = [total + value for total, value in zip(totals, columns[:, i].tolist(), strict=True)]
+        samples.append(totals[0] / totals[1])
+    assert errors["loss"] == float(np.std(samples, ddof=1))

@@ -32,6 +32,26 @@ def test_put_writes_over(store: Store) -> None:
     assert store.get("a") == b"2nd"
 
 
+@pytest.mark.parametrize("parts", [[], [b"one"], [b"one", b"", b"two"], [b"x" * 3_000_000] * 5])
+def test_parts_are_written_one_after_the_other_over_what_was_there(parts: list[bytes], store: Store) -> None:
+    store.put("a/b", b"before")
+    store.put_parts("a/b", iter(parts))
+    assert store.get("a/b") == b"".join(parts)
+    assert store.list("a") == ["a/b"]
+
+
+def test_parts_that_break_off_change_nothing(store: Store) -> None:
+    def parts() -> Iterator[bytes]:
+        yield b"x" * 6_000_000
+        raise RuntimeError("broken off")
+
+    store.put("a/b", b"before")
+    with pytest.raises(RuntimeError, match="broken off"):
+        store.put_parts("a/b", parts())
+    assert store.get("a/b") == b"before"
+    assert store.list("a") == ["a/b"]
+
+
 @pytest.mark.parametrize("data", [b"", b"\0" * 3, b"x" * 3_000_000])
 def test_bytes_come_back_as_they_were(data: bytes, store: Store) -> None:
     store.put_new("k", data)

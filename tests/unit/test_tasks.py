@@ -15,15 +15,15 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from lm_eval.api.model import TemplateLM
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+from tokenizers import AddedToken, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as FastTokenizer
-from tokenizers import models
 
 from eval_core.errors import ConcordError, DataError, ModelError
 from eval_core.plan.files import load_plan, save_plan
 from eval_core.plan.types import Plan
 from eval_core.spec import MultipleChoiceTask, PerplexityTask
 from eval_core.storage import Store
-from eval_core.tasks.documents import Document, read_documents
+from eval_core.tasks.documents import Document, read_documents, stream_documents
 from eval_core.tasks.examples import Example, example_seed
 from eval_core.tasks.multiple_choice import build_multiple_choice, encode_pairs, fill, join_pair
 from eval_core.tasks.perplexity import build_perplexity, rolling_windows
@@ -216,6 +216,43 @@ def test_pairs_are_encoded_as_by_the_harness(context: str, target: str, tokenize
     elif context:  # where the harness stops with an assertion
         _, moved = join_pair(context, target)
         assert ours(context, target, tokenizer) == (head, tokenizer.encode_batch([moved])[0], True)
+
+
+spaced = st.sampled_from(["the", "'s", "12", "!?", " ", "\t", "\n", "\x1c", "\u00a0", "é", "😀", "<s>", "</s>"])
+
+
+@given(context=st.lists(spaced, max_size=6).map("".join), target=st.lists(spaced, max_size=4).map("".join))
+def test_what_is_encoded_apart_is_encoded_as_a_whole(context: str, target: str, tokenizer: Tokenizer) -> None:
+    assert tokenizer.splits_before_space
+    context, target = join_pair(context, f" {target}")
+    assume(context)
+    ((head, tail, _),) = encode_pairs([(context, target)], tokenizer, None)
+    assert head[-len(tokenizer.encode_batch([context])[0]) :] + tail == tokenizer.encode_batch([context + target])[0]
+
+
+def changed(tokenizer: Tokenizer, change: Callable[[FastTokenizer], object]) -> Tokenizer:
+    fast = FastTokenizer.from_str(tokenizer.fast.to_str())
+    change(fast)
+    return replace(tokenizer, fast=fast)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda fast: setattr(fast, "normalizer", normalizers.Prepend("▁")),
+        lambda fast: setattr(fast, "pre_tokenizer", pre_tokenizers.Metaspace()),
+        lambda fast: setattr(fast, "pre_tokenizer", pre_tokenizers.ByteLevel(add_prefix_space=True)),
+        lambda fast: setattr(fast, "pre_tokenizer", pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)),
+        lambda fast: setattr(fast.model, "dropout", 0.5),
+        lambda fast: fast.add_tokens([AddedToken("a b")]),
+        lambda fast: fast.add_tokens([AddedToken("ab", rstrip=True)]),
+        lambda fast: fast.add_tokens([AddedToken("ab", single_word=True)]),
+    ],
+)
+def test_where_a_piece_can_span_a_space_nothing_is_encoded_apart(
+    change: Callable[[FastTokenizer], object], tokenizer: Tokenizer
+) -> None:
+    assert not changed(tokenizer, change).splits_before_space
 
 
 @given(st.lists(st.tuples(texts, texts), max_size=6))
@@ -502,6 +539,15 @@ def test_a_file_that_is_no_jsonl(content: str, message: str, tmp_path: Path) -> 
 def test_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"none\.jsonl: can't be read: No such file or directory"):
         read_documents(tmp_path / "none.jsonl", None)
+
+
+def test_a_line_is_read_when_it_is_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / "d.jsonl"
+    path.write_text('{"n": 1}\nbad\n')
+    stream = stream_documents(path, None)
+    assert next(stream) == Document(f"{path}:1", {"n": 1})
+    with pytest.raises(DataError, match=":2: not valid JSON"):
+        next(stream)
 
 
 def test_a_folder_is_no_file(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ def test_progress_counts_each_kind() -> None:
     assert [(kind, done, total) for kind, _, done, total in planned.progress()] == [
         ("main", plan.n_shards - 1, plan.n_shards),
         ("replay", audited, audited),
+        ("alone", audited, audited),
         ("reference", audited - 1, audited),
     ]
 

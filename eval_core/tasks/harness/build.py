@@ -10,7 +10,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-from eval_core.errors import DataError, SpecError, first_line
+from eval_core.errors import DataError, SpecError, UsageError, first_line
 from eval_core.spec import LmEvalTask
 from eval_core.tasks.examples import Example, Generation, Request, example_seed
 from eval_core.tasks.harness.chat import load_chat_template
@@ -87,7 +87,8 @@ def common_context(instances: list[Any]) -> str:
 
 
 def _instances(entry: LmEvalTask, task: Any, folder: Path) -> list[Any]:
-    template = load_chat_template(folder) if entry.apply_chat_template else None
+    wanted = entry.apply_chat_template
+    template = load_chat_template(folder, wanted if isinstance(wanted, str) else None) if wanted else None
     try:
         with harness_quiet():
             task.build_all_requests(
@@ -95,11 +96,11 @@ def _instances(entry: LmEvalTask, task: Any, folder: Path) -> list[Any]:
                 rank=0,
                 world_size=1,
                 system_instruction=entry.system_instruction,
-                apply_chat_template=entry.apply_chat_template,
-                fewshot_as_multiturn=entry.fewshot_as_multiturn,
+                apply_chat_template=bool(wanted),
+                fewshot_as_multiturn=bool(entry.fewshot_as_multiturn),
                 chat_template=template,
             )
-    except SpecError:
+    except UsageError:
         raise
     except Exception as error:  # a task is code of many hands
         raise SpecError(
@@ -205,6 +206,10 @@ class _Encoder:
         if settings:
             known = ", ".join(["until", "do_sample", "temperature", "top_k", "top_p", *_LIMITS])
             raise SpecError(f"{where}: generation setting '{min(settings)}' is not known here (known: {known})")
+        if sampled and temperature is not None and temperature <= 0:
+            raise SpecError(
+                f"{where}: do_sample wants a temperature above 0, not {temperature}; give one, or do_sample: false"
+            )
         return Generation(
             max_new=int(next((n for n in limits if n is not None), _MAX_NEW)),
             until=tuple(dict.fromkeys(stops)),

@@ -13,9 +13,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from yaml import MarkedYAMLError
+
 from eval_core.errors import DataError, SpecError, first_line
-from eval_core.spec import EvalSpec, LmEvalTask, Task
-from eval_core.spec_yaml import compose_yaml
+from eval_core.spec import EvalSpec, GenKwargs, LmEvalTask, Task, to_plain
+from eval_core.spec_yaml import compose_yaml, not_yaml
 
 _OUTPUT_TYPES = ("loglikelihood", "loglikelihood_rolling", "multiple_choice", "generate_until")
 
@@ -127,6 +129,9 @@ def _load(entry: LmEvalTask, model: str, base: Path) -> dict[str, Any]:
 
 
 def _unloadable(entry: LmEvalTask, error: Exception) -> Exception:
+    for cause in _causes(error):
+        if isinstance(cause, MarkedYAMLError) and cause.problem_mark is not None:  # in a file that others include
+            return not_yaml(cause, cause.problem_mark.name)
     what = f"{type(error).__name__}: {first_line(error)}"
     chain = {type(e).__name__ for e in _causes(error)}
     unreachable = {
@@ -178,7 +183,14 @@ def _prepare(task: Any, name: str, entry: LmEvalTask, seed: int) -> LmEvalTask:
     shots = said if insists or entry.num_fewshot is None else entry.num_fewshot
     task.set_config(key="num_fewshot", value=shots)
     task.set_fewshot_seed(seed=seed)
-    return replace(entry, name=name, num_fewshot=shots)
+    if task.OUTPUT_TYPE == "generate_until" and (said_instead := _given(entry.gen_kwargs)):
+        task.set_config(key="generation_kwargs", value=said_instead, update=True)
+    turns = bool(entry.apply_chat_template) if entry.fewshot_as_multiturn is None else entry.fewshot_as_multiturn
+    return replace(entry, name=name, num_fewshot=shots, fewshot_as_multiturn=turns)
+
+
+def _given(way: GenKwargs) -> dict[str, Any]:
+    return {name: value for name, value in to_plain(way).items() if value is not None}
 
 
 @contextlib.contextmanager
