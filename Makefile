@@ -2,6 +2,8 @@
 # make test   everything that must pass before a merge
 # make cluster, make cluster-down, make test-cluster   a Kubernetes on this machine, and the tests on it (root, Go)
 # make bench  speed and memory beside the lm-evaluation-harness (not part of the tests)
+# make bench-claims, make bench-schedule   a thousand processes that claim and commit; how busy the order of the claims keeps them
+# make bench-scale  time and memory of planning, reducing, verifying and reporting a million requests
 
 PYTHON ?= python3
 VENV := .venv
@@ -12,7 +14,7 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constr
 
 LINT := .venv-lint
 
-.PHONY: demo test check check-manifests pytest bench install-demo install-dev data clean
+.PHONY: demo test check check-manifests pytest bench bench-scale install-demo install-dev data clean
 
 demo: install-demo $(MODEL)/model.safetensors $(DATA)/topics.jsonl
 	$(BIN)/concord run examples/demo.yaml --run runs/demo --nproc 2
@@ -58,7 +60,18 @@ test-cluster: install-dev data
 bench: install-dev data $(DATA)/humaneval.jsonl
 	$(BIN)/python benchmarks/bench.py
 
-data: $(MODEL)/model.safetensors $(DATA)/topics.jsonl $(DATA)/hindu_knowledge.jsonl
+.PHONY: bench-claims bench-schedule
+
+bench-claims: install-dev
+	$(BIN)/python benchmarks/claims.py
+
+bench-schedule: install-dev
+	$(BIN)/python benchmarks/schedule.py
+
+bench-scale: install-dev $(MODEL)/model.safetensors
+	$(BIN)/python benchmarks/scale.py
+
+data: $(MODEL)/model.safetensors $(DATA)/topics.jsonl $(DATA)/novel_concepts.jsonl
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -80,7 +93,7 @@ $(MODEL)/model.safetensors: | $(VENV)/demo.stamp
 $(DATA)/topics.jsonl: | $(VENV)/demo.stamp
 	$(BIN)/python examples/make_pydoc_tasks.py $(DATA)
 
-$(DATA)/hindu_knowledge.jsonl: | $(VENV)/demo.stamp
+$(DATA)/novel_concepts.jsonl: | $(VENV)/demo.stamp
 	$(BIN)/python examples/fetch_bigbench.py $(DATA)
 
 $(DATA)/humaneval.jsonl: | $(VENV)/demo.stamp
