@@ -213,6 +213,7 @@ GEMM = """
 import json, time, torch
 from eval_core.plan.files import load_plan
 from eval_core.storage import Store
+from eval_core.work.products import onednn_product
 config = json.load(open({model!r} + "/config.json"))
 hidden, wide, layers = config["hidden_size"], config["intermediate_size"], config["num_hidden_layers"]
 keys = hidden * config["num_key_value_heads"] // config["num_attention_heads"]
@@ -221,13 +222,13 @@ tokens = int(plan.micro_batches.tokens.sum())
 scored = int(plan.requests.n_scored.sum())
 shapes = [(layers * n, k, m, 1024) for n, k, m in ((2, hidden, hidden), (2, hidden, keys), (2, hidden, wide), (1, wide, hidden))]
 total = 0.0
-for count, inputs, outputs, rows in [*shapes, (config["vocab_size"] / 2048, hidden, 2048, 192)]:
-    x, w, out = torch.randn(rows, inputs), torch.randn(outputs, inputs), torch.empty(rows, outputs)
-    torch.mm(x, w.t(), out=out)
+for count, inputs, outputs, rows in [*shapes, (config["vocab_size"] / 4096, hidden, 4096, 192)]:
+    x, w = torch.randn(rows, inputs), torch.randn(outputs, inputs)
+    onednn_product(x, w)
     times = []
     for _ in range(20):
         began = time.perf_counter()
-        torch.mm(x, w.t(), out=out)
+        onednn_product(x, w)
         times.append(time.perf_counter() - began)
     total += count * sorted(times)[len(times) // 2] * (tokens if rows == 1024 else scored) / rows
 print(total)

@@ -133,11 +133,16 @@ class Compute:
         "auto",
     )
     threads: int = key("CPU threads of a process; 1 is also what torchrun gives", 1)
-    attention: Literal["sdpa", "eager"] = key("the attention implementation", "sdpa")
-    cpu_products: Literal["float32", "native"] = key(
-        "how a CPU multiplies the weights of a 16-bit model. float32: in float32, rounded once to the dtype, which is fast on any "
-        "CPU; native: by the CPU's own 16-bit units, which few have (AMX, AVX512-BF16)",
-        "float32",
+    attention: Literal["blocked", "sdpa", "eager"] = key(
+        "the attention implementation: sdpa and eager are those of transformers; blocked is sdpa, but on a CPU rows of 256 tokens and "
+        "more that need no mask are computed in blocks by oneDNN, in float32",
+        "blocked",
+    )
+    cpu_products: Literal["onednn", "native"] = key(
+        "how a CPU multiplies by the weights of linear layers. onednn: in float32, rounded once to the dtype, by the library that is "
+        "fast on any make of CPU; native: as PyTorch does, in float32 by its BLAS, in 16 bits by units of the CPU that few have (AMX, "
+        "AVX512-BF16)",
+        "onednn",
     )
     head_rows: int = key("positions of a chunk in the language-model head", 192)
 

@@ -121,14 +121,14 @@ def _tokens_of(spec: EvalSpec) -> tuple[int, ...]:
 def alternatives(spec: EvalSpec, units: int) -> Iterator[Setting]:
     """Settings that differ from `spec` in one key each."""
     compute, batch = spec.compute, spec.batch
+    blocked = ("blocked",) if compute.device == "cpu" else ()
     keys: list[tuple[str, str, tuple[Any, ...], Any]] = [
-        ("compute", "attention", ("sdpa", "eager"), compute.attention),
+        ("compute", "attention", (*blocked, "sdpa", "eager"), compute.attention),
         ("compute", "head_rows", (96, 192, 384, 768), compute.head_rows),
     ]
     if compute.device == "cpu":
         keys.insert(0, ("compute", "threads", tuple(sorted({1, units})), compute.threads))
-        if compute.dtype in ("bfloat16", "float16"):
-            keys.insert(0, ("compute", "cpu_products", ("float32", "native"), compute.cpu_products))
+        keys.insert(0, ("compute", "cpu_products", ("onednn", "native"), compute.cpu_products))
     if compute.mode == "fast":
         keys.append(("batch", "tokens", _tokens_of(spec), batch.tokens))
         keys.append(("batch", "pad_to_multiple", (1, 8, 16), batch.pad_to_multiple))

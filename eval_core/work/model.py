@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import inspect
 from collections.abc import Callable
@@ -14,11 +15,11 @@ from torch.overrides import TorchFunctionMode
 
 from eval_core.errors import ModelError, first_line
 from eval_core.spec import Compute
+from eval_core.work.attention import in_blocks
 from eval_core.work.cache import Beginning, TextCache
 from eval_core.work.heap import keep_freed_memory
-from eval_core.work.products import vocabulary_logits, widen_linears
+from eval_core.work.products import use_onednn, vocabulary_logits
 
-_SIXTEEN_BITS = ("bfloat16", "float16")
 _PROBE_TOKENS = 8
 _PROBE_TOLERANCE = 2e-2
 _PROBE_MARGIN = 4
@@ -102,24 +103,32 @@ def load_model(
     quiet: Any = transformers.utils.logging
     quiet.set_verbosity_error()
     quiet.disable_progress_bar()
+    blocked = compute.attention == "blocked"
+    wide = dtype == "float64"
+    ours = device.type == "cpu" and not wide
+    onednn = ours and (blocked or compute.cpu_products == "onednn")
+    if onednn and not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call]
+        raise ModelError(
+            "this PyTorch is built without oneDNN; say `compute: {cpu_products: native, attention: sdpa}`, which makes a new plan"
+        )
     try:
         loaded: Any = transformers.AutoModelForCausalLM.from_pretrained(
             folder,
             dtype=getattr(torch, dtype),
-            attn_implementation=compute.attention,
+            attn_implementation="sdpa" if blocked else compute.attention,
             use_safetensors=None if allow_pickle else True,
             local_files_only=True,
         )
     except (OSError, ValueError, RuntimeError, KeyError, ImportError) as error:
         raise ModelError(f"{folder}: can't be loaded: {first_line(error)}") from error
     loaded = loaded.to(device).eval()
-    if device.type == "cpu" and compute.cpu_products == "float32" and dtype in _SIXTEEN_BITS:
-        widen_linears(loaded)
-    wide = dtype == "float64"
+    if ours and compute.cpu_products == "onednn":
+        use_onednn(loaded)
+    attention = in_blocks if ours and blocked else contextlib.nullcontext
 
     def body(tokens: torch.Tensor, tree: Tree | None) -> torch.Tensor:
         given = {} if tree is None else {"position_ids": tree.position, "attention_mask": _additive(tree, loaded.dtype)}
-        with torch.inference_mode(), _widened(wide):
+        with torch.inference_mode(), _widened(wide), attention():
             hidden: torch.Tensor = loaded.base_model(input_ids=tokens, use_cache=False, **given).last_hidden_state
             return hidden
 
@@ -275,6 +284,4 @@ class _Widened(TorchFunctionMode):
 
 
 def _widened(wide: bool) -> Any:
-    import contextlib
-
     return _Widened() if wide else contextlib.nullcontext()

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-FIELDS = ("Size", "Rss", "Private_Dirty")
+FIELDS = ("Size", "Rss", "Anonymous")
 SCRIPT = """
 import sys
 from pathlib import Path
