@@ -29,27 +29,31 @@ def causal_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
     Returns:
         [B, L, H, E] in the dtype of `query`.
     """
-    batch, heads, length, size = query.shape
+    batch, heads, length, _ = query.shape
     groups = key.shape[1]
     shared = heads // groups
-    keys = key.float().contiguous()
-    values = value.float().transpose(2, 3).contiguous()
-    queries = (query.float() * scaling).view(batch, groups, shared, length, size)
+    keys = _whole_blocks(key)
+    values = _whole_blocks(value).transpose(2, 3).contiguous()
+    queries = _whole_blocks(query) * scaling
     future = torch.full((_ROWS, _ROWS), -torch.inf).triu_(1)
     out = torch.empty(batch, length, heads, value.shape[3], dtype=query.dtype)
     for row in range(batch):
         for group in range(groups):
             mine = slice(group * shared, (group + 1) * shared)
             for start in range(0, length, _ROWS):
-                stop = min(start + _ROWS, length)
-                rows = stop - start
-                asked = queries[row, group, :, start:stop].reshape(shared * rows, -1)
-                scores = onednn_product(asked, keys[row, group, :stop])
-                scores.view(shared, rows, stop)[:, :, start:] += future[:rows, :rows]
+                stop = start + _ROWS
+                scores = onednn_product(queries[row, mine, start:stop].flatten(0, 1), keys[row, group, :stop])
+                scores.view(shared, _ROWS, stop)[:, :, start:] += future
                 seen = values[row, group, :, :stop].contiguous()
-                found = onednn_product(torch.softmax(scores, dim=1), seen)
-                out[row, start:stop, mine] = found.view(shared, rows, -1).transpose(0, 1)
+                found = onednn_product(torch.softmax(scores, dim=1), seen).view(shared, _ROWS, -1)
+                wanted = out[row, start:stop, mine]
+                wanted.copy_(found.transpose(0, 1)[: len(wanted)])
     return out
+
+
+def _whole_blocks(heads: torch.Tensor) -> torch.Tensor:
+    """[B, H, L, D] -> float32[B, H, L and so many that a block is full, D], the added ones 0; they come after all others."""
+    return torch.nn.functional.pad(heads.float(), (0, 0, 0, -heads.shape[2] % _ROWS)).contiguous()
 
 
 @contextmanager

@@ -61,3 +61,12 @@ def test_the_head_of_sixteen_bits_is_not_rounded() -> None:
 
 def test_a_head_that_is_no_linear_layer_computes_itself() -> None:
     assert vocabulary_logits(torch.ones(2, 3), torch.nn.Softplus()).shape == (2, 3)
+
+
+@pytest.mark.parametrize("rows", [1, 15, 16, 17, 255, 256, 257, 321])
+@pytest.mark.parametrize("bias", [False, True])
+def test_rows_that_are_filled_up_are_taken_off_again(rows: int, bias: bool) -> None:
+    plain = layer(30, 40, bias=bias, dtype=torch.float32)
+    x = torch.randn(3, rows, 30)
+    with torch.inference_mode():
+        torch.testing.assert_close(OneDnnLinear(plain)(x), plain(x), rtol=1e-5, atol=1e-5)
