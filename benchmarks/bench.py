@@ -3,7 +3,8 @@
 Same model, data, dtype, one process of as many threads as the machine has cores; whole processes, start-up included.
 The harness runs at the best of a few batch sizes, tuned first on a part of each task (not counted). Concord runs with its defaults
 but for `compute.threads`, without the audit (the harness has none) and, for the
-shorter work in a row of its own, with it; there one process of one thread is timed too, which says what the second process gains.
+shorter work in a row of its own, with it; there, and for the rolling task, one process of one thread is timed too, which says what the
+second process gains, and beside it what a second process that only copies memory gains.
 
 Under the rolling task stands what its linear layers alone would take at the rate that this machine reaches at their shapes, measured in
 the same run: no implementation that computes them so can be faster.
@@ -161,12 +162,17 @@ def measure(workload: Workload, folder: Path, threads: int, batch_size: int | No
     if workload.kind == "choices":
         sides += [("concord, audit as by default", None, 1), (ONE_CORE, 0, 1)]
     if workload.kind == "rolling":
+        sides.append((ONE_CORE, 0, 1))
         rows.append(bound_row(workload, folder, threads, dtype, theirs))
+    walls = {}
     for name, audit, nproc in sides:
         cores = 1 if name == ONE_CORE else threads
         ours = run(concord(workload, folder, audit, nproc, cores, dtype), cores)
+        walls[name] = ours.wall
         judged = (theirs, their_floor)
         rows.append(row(workload, name, ours, our_floor, judged, workload if name == "concord" else None))
+    if ONE_CORE in walls:
+        rows.append(second_process_row(workload, walls[ONE_CORE] / walls[sides[1][0]], threads, dtype))
     if workload.kind == "choices":
         rows.append(first_batch_row(workload, folder, threads, dtype, our_floor))
     return rows
@@ -194,6 +200,37 @@ def first_batch_row(workload: Workload, folder: Path, threads: int, dtype: str, 
     )
     log(line)
     return line
+
+
+def second_process_row(workload: Workload, gain: float, threads: int, dtype: str) -> str:
+    """What processes of one thread gain over one, and what they could by this machine's memory alone."""
+    goal = "1.90" if dtype == "float32" else "1.75"
+    alone, together = copied(1), copied(threads)
+    line = (
+        f"| {workload.name} | concord, {threads} processes of 1 thread against 1; copying memory they do {together:.1f} GB/s against "
+        f"{alone:.1f} | | | {gain:.2f} times | {goal} times | | | | |"
+    )
+    log(line)
+    return line
+
+
+def copied(processes: int) -> float:
+    """GB/s that so many processes copy at once, read and written counted once."""
+    running = [
+        subprocess.Popen([sys.executable, "-c", COPY], stdout=subprocess.PIPE, text=True) for _ in range(processes)
+    ]
+    return sum(float(process.communicate()[0]) for process in running)
+
+
+COPY = """
+import time
+import numpy as np
+source, target = np.ones(1 << 26, dtype=np.float32), np.zeros(1 << 26, dtype=np.float32)
+began = time.perf_counter()
+for _ in range(20):
+    np.copyto(target, source)
+print(20 * source.nbytes / (time.perf_counter() - began) / 1e9)
+"""
 
 
 def bound_row(workload: Workload, folder: Path, threads: int, dtype: str, theirs: Usage) -> str:
