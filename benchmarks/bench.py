@@ -158,11 +158,13 @@ def measure(workload: Workload, folder: Path, threads: int, batch_size: int | No
     )
     our_floor = run(python(*FLOOR, load_line(dtype)), threads)
     rows = [row(workload, f"lm-eval {metadata.version('lm-eval')}, batch size {best}", theirs, their_floor, None, None)]
-    sides = [("concord", 0, 1), (f"concord, {threads} processes", 0, threads)]
+    many = f"concord, {threads} processes"
+    sides = [("concord", 0, 1), (many, 0, threads)]
     if workload.kind == "choices":
-        sides += [("concord, audit as by default", None, 1), (ONE_CORE, 0, 1)]
-    if workload.kind == "rolling":
+        sides.append(("concord, audit as by default", None, 1))
+    if workload.kind in ("choices", "rolling"):
         sides.append((ONE_CORE, 0, 1))
+    if workload.kind == "rolling":
         rows.append(bound_row(workload, folder, threads, dtype, theirs))
     walls = {}
     for name, audit, nproc in sides:
@@ -172,7 +174,7 @@ def measure(workload: Workload, folder: Path, threads: int, batch_size: int | No
         judged = (theirs, their_floor)
         rows.append(row(workload, name, ours, our_floor, judged, workload if name == "concord" else None))
     if ONE_CORE in walls:
-        rows.append(second_process_row(workload, walls[ONE_CORE] / walls[sides[1][0]], threads, dtype))
+        rows.append(second_process_row(workload, walls[ONE_CORE] / walls[many], threads, dtype))
     if workload.kind == "choices":
         rows.append(first_batch_row(workload, folder, threads, dtype, our_floor))
     return rows
@@ -198,8 +200,7 @@ def first_batch_row(workload: Workload, folder: Path, threads: int, dtype: str, 
         f"| start to first micro-batch, beyond {floor.wall:.1f} s of imports and weights | concord | {first - floor.wall:.1f} | | | 1 s "
         "| | | | |"
     )
-    log(line)
-    return line
+    return said(line)
 
 
 def second_process_row(workload: Workload, gain: float, threads: int, dtype: str) -> str:
@@ -210,8 +211,7 @@ def second_process_row(workload: Workload, gain: float, threads: int, dtype: str
         f"| {workload.name} | concord, {threads} processes of 1 thread against 1; copying memory they do {together:.1f} GB/s against "
         f"{alone:.1f} | | | {gain:.2f} times | {goal} times | | | | |"
     )
-    log(line)
-    return line
+    return said(line)
 
 
 def copied(processes: int) -> float:
@@ -242,8 +242,7 @@ def bound_row(workload: Workload, folder: Path, threads: int, dtype: str, theirs
     wall = float(output_of(python(GEMM.format(model=str(MODEL), plan=str(target))), threads))
     goal = max(0.5, wall / 0.75 / theirs.wall)
     line = f"| {workload.name} | its linear layers alone, float32 | {wall:.1f} | | {wall / theirs.wall:.2f} | {goal:.2f} for all | | | | |"
-    log(line)
-    return line
+    return said(line)
 
 
 GEMM = """
@@ -300,8 +299,7 @@ def row(
         f"| {workload.name} | {side} | {usage.wall:.1f} | {usage.cpu:.1f} | {time_ratio} | {time_goal} "
         f"| {usage.peak / 1e6:.0f} | {above / 1e6:.0f} MB | {memory_ratio} | {memory_goal} |"
     )
-    log(line)
-    return line
+    return said(line)
 
 
 def help_row(folder: Path) -> str:
@@ -442,6 +440,12 @@ def describe_with_torch() -> str:
 
     machine = describe_machine("torch", "transformers", "lm-eval").removesuffix(".")
     return f"{machine}, torch's kernels for {torch.backends.cpu.get_cpu_capability()}"
+
+
+def said(line: str) -> str:
+    """`line`, which the terminal has now too."""
+    log(line)
+    return line
 
 
 def log(line: str) -> None:

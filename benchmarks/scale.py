@@ -28,7 +28,7 @@ from machine import describe_machine, write_block
 from eval_core.errors import ConcordError
 from eval_core.metrics.score import Scores, score_items
 from eval_core.plan.files import load_plan
-from eval_core.plan.types import Plan
+from eval_core.plan.types import Plan, offsets_of
 from eval_core.shard_file import Provenance, ShardResult, encode_shard, shard_key
 from eval_core.storage import Store
 
@@ -133,7 +133,7 @@ def commit(uri: str) -> None:
     store = Store(uri)
     plan = load_plan(store)
     counts = plan.requests.n_scored
-    offsets = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+    offsets = offsets_of(counts)
     everything = np.random.default_rng(0).exponential(3.0, int(offsets[-1])).astype(np.float32)
     for turn, shard in enumerate(plan.shard_ids()):
         requests = plan.shard_requests(shard)

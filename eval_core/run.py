@@ -155,7 +155,7 @@ def _work(ranks: Ranks, plan: Plan, store: Store, nproc: int, reuse: Sequence[st
     """Compute what is missing. Returns whether all is done; else the user has interrupted, and knows how to go on."""
     resume = f"concord resume --run {shlex.quote(store.uri)} --nproc {nproc}"
     try:
-        ranks.run(store.uri, nproc, reuse, fork=plan.spec.compute.device == "cpu")
+        ranks.run(store.uri, nproc, reuse, device=plan.spec.compute.device)
     except KeyboardInterrupt:
         say(f"\ninterrupted; what is committed is kept. Resume with:\n  {resume}")
         return False

@@ -32,7 +32,7 @@ def evaluate_here(request: LaunchRequest) -> LaunchResult:
     missing = load_shards(store, plan).missing(shards)
     if missing:
         with Ranks() as ranks:
-            ranks.run(request.run, request.processes_per_worker, fork=plan.spec.compute.device == "cpu")
+            ranks.run(request.run, request.processes_per_worker, device=plan.spec.compute.device)
         if left := load_shards(store, plan).missing(shards):
             raise IncompleteRunError(
                 f"{request.run}: {len(left)} of {len(shards)} shards are still missing; run this step again"

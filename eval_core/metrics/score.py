@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from eval_core.exact import ExactSum, segment_sums
 from eval_core.metrics.states import STATE_KINDS, ChoiceState, LikelihoodState, PerplexityState, State
-from eval_core.plan.types import Int64, Plan, ranges, take_ranges
+from eval_core.plan.types import Int64, Plan, offsets_of, ranges, take_ranges
 
 Float32 = npt.NDArray[np.float32]
 Float64 = npt.NDArray[np.float64]
@@ -63,7 +63,7 @@ class Scores:
     ) -> Scores:
         """The scores of `requests`, whose tokens are `nll` and whose texts, in the order of the prompts, `generated`."""
         counts = plan.requests.n_scored[requests.start : requests.stop]
-        offsets = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)]).astype(np.int64)
+        offsets = offsets_of(counts)
         assert offsets[-1] == len(nll)
         prompts = requests.start + np.flatnonzero(plan.requests.is_prompt[requests.start : requests.stop])
         texts = dict(zip(prompts.tolist(), generated, strict=bool(generated)))
@@ -83,7 +83,7 @@ class Scores:
         """float64[n]: `log_likelihood` of each of `requests`."""
         i = requests - self.first
         counts = self.offsets[i + 1] - self.offsets[i]
-        return -segment_sums(self.tokens_of(requests), np.concatenate([[0], np.cumsum(counts)]).astype(np.int64))
+        return -segment_sums(self.tokens_of(requests), offsets_of(counts))
 
     def log_likelihood(self, request: int) -> float:
         """Of a request, in nats: the sum over its tokens, rounded once."""

@@ -39,6 +39,7 @@ from eval_core.plan.types import (
     MicroBatchTable,
     Plan,
     RequestTable,
+    offsets_of,
     ranges,
     take_ranges,
 )
@@ -164,7 +165,7 @@ class _Gathered:
         tokens = np.frombuffer(self.requests.tokens, dtype=np.int32)
         lengths = np.array(self.requests.lengths, dtype=np.int64)
         n_scored = np.array(self.requests.scored, dtype=np.int32)
-        offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        offsets = offsets_of(lengths)
         if tokens.max() >= shape.vocab_size:
             raise ModelError(
                 f"the tokenizer gives token id {tokens.max()}, the weights have {shape.vocab_size} embeddings; "
@@ -198,7 +199,7 @@ class _Gathered:
             items=ItemTable(
                 example=np.array(self.item_example, dtype=np.int64),
                 first=np.array(self.item_first, dtype=np.int32),
-                link_offsets=np.concatenate([[0], np.cumsum(self.item_links)]).astype(np.int64),
+                link_offsets=offsets_of(self.item_links),
                 link_request=place[unique.index],
                 link_characters=np.array(self.characters, dtype=np.int32),
                 link_bytes=np.array(self.bytes, dtype=np.int32),
@@ -326,7 +327,7 @@ def _lay_out_alike(
     return _Part(
         order=order[place],
         shared=shared[place],
-        first_request=np.concatenate([[0], np.cumsum(row_size[row_order])])[first_row].astype(np.int64),
+        first_request=offsets_of(row_size[row_order])[first_row],
         rows=np.diff(first_row).astype(np.int32),
         length=length.astype(np.int32) - np.int32(max_new),
     )
@@ -339,7 +340,7 @@ def take(table: RequestTable, rows: Int64) -> RequestTable:
     lengths = np.diff(table.offsets)[rows]
     return RequestTable(
         tokens=take_ranges(table.tokens, table.offsets[rows], lengths),
-        offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+        offsets=offsets_of(lengths),
         n_scored=table.n_scored[rows],
         generation=table.generation[rows],
         shared=np.zeros(len(rows), dtype=np.int32),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from eval_core.model_files import ModelShape
-from eval_core.plan.types import Int32, Int64, MicroBatchTable
+from eval_core.plan.types import Int32, Int64, MicroBatchTable, offsets_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +132,7 @@ def join_micro_batches(tables: list[MicroBatchTable]) -> MicroBatchTable:
     """The micro-batches of all `tables`, whose requests follow each other; none of their shards is joined with another's."""
 
     def end_to_end(offsets: list[Int64]) -> Int64:
-        return np.concatenate([[0], np.cumsum(np.concatenate([np.diff(part) for part in offsets]))]).astype(np.int64)
+        return offsets_of(np.concatenate([np.diff(part) for part in offsets]))
 
     return MicroBatchTable(
         first_request=end_to_end([table.first_request for table in tables]),

@@ -307,6 +307,11 @@ class Plan:
         return order[starts[shard + 1] : starts[shard + 2]]
 
 
+def offsets_of(sizes: npt.ArrayLike) -> Int64:
+    """int64[n + 1]: where each of `sizes` parts begins, one after the other from 0, and where the last ends."""
+    return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(sizes, dtype=np.int64)])
+
+
 def ranges(starts: Int64, sizes: Int64) -> Int64:
     """int64: start, start + 1, ... of each range, one range after the other."""
     before = np.cumsum(sizes) - sizes

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from eval_core.exact import segment_sums
 from eval_core.metrics.score import Scores, choose_answers
 from eval_core.metrics.states import CHOICE_METRICS
-from eval_core.plan.types import Int64, Plan
+from eval_core.plan.types import Int64, Plan, offsets_of
 from eval_core.report.results import task_rows
 from eval_core.report.text import encode_json, json_float
 
@@ -147,7 +147,7 @@ def _documents(plan: Plan, scores: Scores, number: int) -> DocumentScores:
     requests = plan.items.link_request[plan.items.link_offsets[items]]
     row = plan.items.example[items] - rows.start
     tokens = np.bincount(row, weights=plan.requests.n_scored[requests], minlength=len(rows)).astype(np.int64)
-    offsets = np.concatenate([[0], np.cumsum(tokens)]).astype(np.int64)
+    offsets = offsets_of(tokens)
     return DocumentScores(rows=rows, log_likelihood=-segment_sums(scores.tokens_of(requests), offsets), tokens=tokens)
 
 

@@ -83,17 +83,17 @@ class Ranks:
         self._end()
         os.close(self._result)
 
-    def run(self, uri: str, nproc: int, reuse: Sequence[str] = (), *, fork: bool) -> None:
+    def run(self, uri: str, nproc: int, reuse: Sequence[str] = (), *, device: str) -> None:
         """Run `nproc` ranks on the run at `uri`, until all are done; what the runs `reuse` have is taken over.
 
-        `fork` says that they are the process made ready, forked; it must be False where they compute on a GPU.
+        On `device` cpu they are the process made ready, forked; on another, new interpreters.
 
         Raises:
             WorkerError: a rank failed; the others were ended, and what they had committed is kept.
             KeyboardInterrupt: passed on, after the ranks have ended.
         """
         arguments = ["work", "--run", uri, *(part for other in reuse for part in ("--reuse", other))]
-        order = Order(arguments=arguments, environments=_environments(nproc), fork=fork)
+        order = Order(arguments=arguments, environments=_environments(nproc), fork=device == "cpu")
         self._ordered = True
         with suppress(BrokenPipeError):
             self._input.write(json.dumps(asdict(order)).encode() + b"\n")
